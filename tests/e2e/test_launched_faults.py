@@ -39,7 +39,10 @@ def command(run: str, count: int, *options: str, resume: bool = False) -> list[s
 
 def start(oven: Oven, args: list[str]) -> tuple[subprocess.Popen[str], asyncio.Task[tuple[str, str]]]:
     """Start a command. Return its process, and a task that reads its output up to its end."""
-    process = oven.start(*args, env={"GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", COLD: "1"})
+    env = {"GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", COLD: "1"}
+    # Without this, ranks that torchrun restarts find the addresses of the dead ones (pytorch issue 135712).
+    env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    process = oven.start(*args, env=env)
     return process, asyncio.create_task(asyncio.to_thread(process.communicate, timeout=LIMIT_S))
 
 

@@ -98,9 +98,9 @@ class Ranks:
             collects_requests = time.monotonic() >= self._last_collection_at + REQUEST_INTERVAL_S
         header = self._torch.tensor([2 * len(packed) + collects_requests], device="cpu")
         self._distributed.broadcast(header, src=0, group=self._group)
-        byte_count, collects_requests = divmod(int(header), 2)
+        byte_count, asks_for_requests = divmod(int(header), 2)
         message: T | None = self._broadcast_bytes(packed, byte_count) if byte_count else None
-        if collects_requests:
+        if asks_for_requests:
             self._gather_requests(wants_stop)
         return message
 

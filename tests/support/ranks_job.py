@@ -156,7 +156,8 @@ def copied(folder: Path, steps: int, seconds: float | None) -> None:
 
     distributed.init_process_group("gloo")
     torch.set_num_threads(1)
-    results = [differences_after_rollback(steps, device) for device in (None, torch.device("cpu"))]
+    devices = {"beside the weights": None, "in the host's memory": torch.device("cpu")}
+    results = {name: differences_after_rollback(steps, device) for name, device in devices.items()}
     (folder / f"end-{ranks.rank()}.json").write_text(json.dumps(results))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,8 @@ class Net(torch.nn.Module):
         self.scale = torch.nn.Parameter(torch.ones(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.leave(torch.tanh(self.enter(x))) * self.scale
+        result: torch.Tensor = self.leave(torch.tanh(self.enter(x))) * self.scale
+        return result
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ def fsdp2(model: torch.nn.Module, shape: Shape) -> torch.nn.Module:
     policy: Any = {"offload_policy": CPUOffloadPolicy(pin_memory=False)} if shape.offload else {}
     for module in _layers(model):
         fully_shard(module, **policy)
-    return fully_shard(model, **policy)
+    fully_shard(model, **policy)
+    return model
 
 
 def hybrid(model: torch.nn.Module, shape: Shape) -> torch.nn.Module:
@@ -73,7 +76,8 @@ def hybrid(model: torch.nn.Module, shape: Shape) -> torch.nn.Module:
     mesh = init_device_mesh("cpu", (2, distributed.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
     for module in _layers(model):
         fully_shard(module, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
 
 
 def fsdp1(model: torch.nn.Module, shape: Shape) -> torch.nn.Module:
@@ -117,7 +121,7 @@ class Training:
     def step(self, data: torch.Generator) -> dict[str, float]:
         """Train a step, and return its gauges and the norm of its gradients."""
         for _ in range(self.shape.micro_batches):
-            (self._loss(data) / self.shape.micro_batches).backward()
+            (self._loss(data) / self.shape.micro_batches).backward()  # type: ignore[no-untyped-call]
         norm = self._clip.apply(self.optimizer) if self._clip is not None else None
         own_norm = gradient_norm(self.optimizer, filter(self._counts, self.model.parameters()))
         numbers = self.gauges.before_step()
@@ -133,13 +137,15 @@ class Training:
     def _loss(self, data: torch.Generator) -> torch.Tensor:
         if self.shape.build is llama:
             tokens = torch.randint(0, 16, (ROWS, 8), generator=data)
-            return self.model(input_ids=tokens, labels=tokens).loss
+            loss: torch.Tensor = self.model(input_ids=tokens, labels=tokens).loss
+            return loss
         x = torch.randn(ROWS, 5, generator=data)
-        return (self.model(x) - x[:, :3].square()).square().mean()
+        error: torch.Tensor = self.model(x) - x[:, :3].square()
+        return error.square().mean()
 
     def bits(self) -> list[torch.Tensor]:
         """Copies of this rank's weights and of the optimizer's tensors."""
-        tensors = [*self.model.parameters()]
+        tensors: list[torch.Tensor] = [*self.model.parameters()]
         for state in self.optimizer.state.values():
             tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
         return [local(tensor).clone() for tensor in tensors]
@@ -151,16 +157,15 @@ def gauge_errors(sharding: str, steps: int) -> dict[str, dict[str, float]]:
 
 
 def _errors(shape: Shape, sharding: str, steps: int) -> Iterator[tuple[str, float]]:
-    plain, sharded = Training(shape), Training(shape, sharding)
     readings = []
-    for training in (plain, sharded):
+    for training in (Training(shape), Training(shape, sharding)):
         data = torch.Generator().manual_seed(7)
         readings.append([training.step(data) for _ in range(steps)])
-    names = {name for row in readings[0] for name, value in row.items() if value == value}
+    names = {name for row in readings[0] for name, value in row.items() if math.isfinite(value)}
     for name in sorted(names):
-        pairs = [(row.get(name, torch.nan), other.get(name, torch.nan)) for row, other in zip(*readings, strict=True)]
-        assert all((value == value) == (other == other) for value, other in pairs), f"{name}: {pairs}"
-        yield name, max(abs(other - value) / abs(value) for value, other in pairs if value == value and value)
+        pairs = [tuple(row.get(name, math.nan) for row in rows) for rows in zip(*readings, strict=True)]
+        assert all(math.isnan(whole) == math.isnan(sharded) for whole, sharded in pairs), f"{name}: {pairs}"
+        yield name, max(abs(sharded - whole) / abs(whole) for whole, sharded in pairs if math.isfinite(whole) and whole)
 
 
 def differences_after_rollback(steps: int, device: torch.device | None = None) -> dict[str, int]:
@@ -193,5 +198,4 @@ def differences_after_rollback(steps: int, device: torch.device | None = None) -
 
 
 def _differing(tensors: list[torch.Tensor], others: list[torch.Tensor]) -> int:
-    pairs = zip(tensors, others, strict=True)
-    return sum(not torch.equal(tensor, other) for tensor, other in pairs)
+    return sum(not torch.equal(*pair) for pair in zip(tensors, others, strict=True))

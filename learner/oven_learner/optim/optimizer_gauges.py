@@ -182,7 +182,7 @@ class OptimizerGauges:
         if self._sharding is None:
             return byte_count <= MAX_COPY_BYTES
         total, rank_count = self._sharding.sum(torch.tensor([byte_count, 1.0], dtype=torch.float64)).tolist()
-        return total <= rank_count * MAX_COPY_BYTES
+        return bool(total <= rank_count * MAX_COPY_BYTES)
 
     def _is_mostly_trained(self, model: torch.nn.Module) -> bool:
         """Whether at least half of the weights are trained. An adapter starts at 0, so a step that is long relative to

@@ -122,11 +122,12 @@ def restored_state(saved: Any, current: Any) -> Any:
                 return current
         return saved.rebuild(saved.values.to(saved.original_device, copy=True))
     if isinstance(saved, dict):
-        values = current if isinstance(current, dict) else {}
-        return type(saved)((key, restored_state(value, values.get(key))) for key, value in saved.items())
+        by_key = current if isinstance(current, dict) else {}
+        return type(saved)((key, restored_state(value, by_key.get(key))) for key, value in saved.items())
     if isinstance(saved, list | tuple):
-        values = current if isinstance(current, list | tuple) and len(current) == len(saved) else [None] * len(saved)
-        return type(saved)(restored_state(value, other) for value, other in zip(saved, values, strict=True))
+        is_alike = isinstance(current, list | tuple) and len(current) == len(saved)
+        in_order = current if is_alike else [None] * len(saved)
+        return type(saved)(restored_state(*values) for values in zip(saved, in_order, strict=True))
     return copy.deepcopy(saved)
 
 

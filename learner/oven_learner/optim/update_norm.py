@@ -163,7 +163,7 @@ def split_tensors(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """Split tensors of the same shape into flat parts of at most a chunk each. Smaller tensors are returned whole."""
     if tensors[0].numel() <= _chunk(tensors[0]):
         return iter([tensors])
-    return zip(*(tensor.reshape(-1).split(_chunk(tensor)) for tensor in tensors), strict=True)
+    return zip(*(torch.split(tensor.reshape(-1), _chunk(tensor)) for tensor in tensors), strict=True)
 
 
 def batches(pieces: Sequence[P]) -> Iterator[Sequence[P]]:

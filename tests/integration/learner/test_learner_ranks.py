@@ -257,7 +257,8 @@ def test_the_gauges_of_shards_are_those_of_the_whole_model(forks: ForkServer, tm
 def test_copies_of_shards_restore_every_bit(forks: ForkServer, tmp_path: Path, count: int) -> None:
     """Training continues from them exactly as it did before."""
     for differences in without_a_bus(forks, "copied", tmp_path, count, "--steps", "20"):
-        assert all(set(counts.values()) == {0} for counts in differences), differences
+        for counts in differences.values():  # with copies on the device and in the host's memory
+            assert set(counts.values()) == {0}, differences
 
 
 def test_a_channel_shares_its_hints_between_two_ranks(forks: ForkServer, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Trains the recipe `grpo` on several ranks under FSDP2: what torchrun starts for `bench sharded-drill`.
+"""Trains the recipe `grpo` on several ranks under FSDP2: what torchrun starts for the drill of `bench sharded`.
 
 accelerate shards on accelerators only. Torch can do it on a CPU too, so the trainer is told that this one is sharded.
 """

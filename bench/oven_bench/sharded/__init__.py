@@ -1,0 +1,1 @@
+"""Sharded models on several ranks on a CPU: the cost of gauges, and drills."""

@@ -131,10 +131,12 @@ def connect(
             idle = idle_client(mode, knobs, step=step, max_steps=max_steps, seconds=seconds, ranks=all_ranks)
             idle.micro_batches = micro_batches
             if clip is not None:  # clipping is part of the script's training
+                from oven_learner.optim.sharding import find_sharding
                 from oven_learner.optim.step_gauges import Clip
 
                 first_optimizer = next(iter(named_optimizers(optimizer).values()))
-                idle.hooks.callback(Clip(clip, model).attach(first_optimizer).remove)
+                clipping = Clip(clip, model, find_sharding(model, first_optimizer))
+                idle.hooks.callback(clipping.attach(first_optimizer).remove)
             return idle
         link = connection.link() if connection is not None else SilentLink()
     sampling = choose_sampling(connection.shown_completions if connection is not None else None, completions, redact)

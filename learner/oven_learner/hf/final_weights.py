@@ -25,8 +25,8 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner import trainer_internals
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.hf.hooks.evaluations import EVAL, UserEvaluation
+from oven_learner.hf.trainer_rollback import can_copy
 from oven_learner.optim import snapshot
-from oven_learner.optim.sharding import can_copy_weights
 from oven_learner.random_state import preserve_state
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.snapshot_memory import best_weights_fit
@@ -46,7 +46,7 @@ def create_best_weights(
         return None
     model = trainer.accelerator.unwrap_model(trainer.model)
     measure = _choose_measure(trainer, metric.name, evaluation)
-    if measure is None or not (can_copy_weights(model) and best_weights_fit(snapshot.snapshot_bytes(model), ranks)):
+    if measure is None or not (can_copy(trainer) and best_weights_fit(snapshot.snapshot_bytes(model), ranks)):
         return None
     copies = snapshot.WeightCopies(model, lambda: trainer_internals.reload_vllm_weights(trainer))
     uses_builtin_score = evaluation is None or metric.name not in evaluation.first_results()

@@ -70,6 +70,12 @@ def channel_modules(trainer: Any) -> dict[str, torch.nn.Module]:
     return {channel.name: channel.module for channel in channels if channel.module is not None}
 
 
+def can_copy(trainer: Trainer) -> bool:
+    """Whether each rank can copy and restore its part of the weights by itself. `trainer.model` does not show that
+    DeepSpeed shards it."""
+    return can_copy_weights(trainer.model) and not trainer.is_deepspeed_enabled
+
+
 def choose_rollback(
     trainer: Trainer,
     checkpoints: TrainerCheckpoints,
@@ -89,7 +95,7 @@ def choose_rollback(
         trained_steps: returns the number of gradient steps of the run so far.
     """
     in_memory = None
-    memory = plan_snapshots(snapshot_size(trainer), ranks) if can_copy_weights(trainer.model) else None
+    memory = plan_snapshots(snapshot_size(trainer), ranks) if can_copy(trainer) else None
     if memory is not None:
         # In lockstep, the target of a rollback must not depend on the clock.
         in_memory = Snapshots(

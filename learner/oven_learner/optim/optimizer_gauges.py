@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -34,6 +34,8 @@ MEAN_DECAY = 0.9
 """Decay of RunningMean, per step."""
 MAX_COPY_BYTES = 128 * 1024 * 1024
 """Maximum bytes of one extra buffer. There may be two: the mean gradients, and the weights before the step."""
+SUM_COUNT = 6
+"""Number of sums over the elements of all ranks from which the gauges are computed."""
 QUANTIZED = "8bit"
 """Part of the names of optimizers whose state contains codes and scales (bitsandbytes) instead of numbers."""
 
@@ -89,10 +91,10 @@ class OptimizerGauges:
         """Return the gauges that are known after `optimizer.step`. Call it before the learning rate changes and before
         gradients are cleared. If the parameters are sharded, this is a collective, and `shard_norms` are further norms
         of this rank's elements, by name, which are combined with those of the other ranks."""
-        weights = self._measure_safely(WEIGHT_NORM, lambda: update_norm.weight_norm(self._optimizer, self._is_counted))
-        update = self._measure_safely(UPDATE_RATIO, self._measure_update_norm)
         if self._sharding is not None:
-            return self._combine(self._sharding, weights, update, shard_norms or {})
+            sums = self._sharding.sum(self.shard_sums(shard_norms))
+            return self.gauges_from_sums(sums, shard_norms or {})
+        weights, update = self._measure_norms()
         if weights is None:
             return {}
         ratio = {UPDATE_RATIO.name: update / weights} if update is not None else {}
@@ -103,23 +105,18 @@ class OptimizerGauges:
         if self._gradient_mean is not None:
             self._gradient_mean.forget()
 
-    def _combine(
-        self,
-        sharding: Sharding,
-        weights: torch.Tensor | None,
-        update: torch.Tensor | None,
-        shard_norms: Mapping[str, torch.Tensor | None],
-    ) -> dict[str, torch.Tensor]:
-        """Return the gauges of all ranks' elements together, given the norms of this rank's. A gauge that failed on any
-        rank is NaN on all of them."""
+    def shard_sums(self, shard_norms: Mapping[str, torch.Tensor | None] | None = None) -> torch.Tensor:
+        """Return this rank's terms of the sums over all elements from which `gauges_from_sums` computes the gauges, in
+        float64. Call it at the same time as `after_step`. A gauge that failed is NaN."""
+        weights, update = self._measure_norms()
         has_stepped = None if update is None else (~update.isnan()).double()  # the update of a skipped step is NaN
         parts = {
             GRADIENT_ALIGNMENT.name: self._alignment or (None, None, None),
             WEIGHT_NORM.name: (weights,),
             UPDATE_RATIO.name: (None if update is None else update.nan_to_num(), has_stepped),
-            **{name: (norm,) for name, norm in shard_norms.items()},
+            **{name: (norm,) for name, norm in (shard_norms or {}).items()},
         }
-        enabled_names = self._enabled_names | shard_norms.keys()
+        enabled_names = self._enabled_names | (shard_norms or {}).keys()
         known = [part for numbers in parts.values() for part in numbers if part is not None]
         device = next((part.device for part in known if part.device.type != "cpu"), torch.device("cpu"))
         # A rank without elements adds 0.
@@ -129,16 +126,25 @@ class OptimizerGauges:
             for name, name_parts in parts.items()
             for part in name_parts
         ])  # fmt: skip
-        dot, *norms = numbers.unbind()
-        dot, *squares = sharding.sum(torch.stack([dot, *(norm.square() for norm in norms)])).unbind()
+        return torch.cat([numbers[:1], numbers[1:].square()])  # the first one is a dot product
+
+    def gauges_from_sums(self, sums: torch.Tensor, shard_names: Iterable[str] = ()) -> dict[str, torch.Tensor]:
+        """Return the gauges, given the sums of `shard_sums` over all ranks. `shard_names` are the names of its argument
+        `shard_norms`."""
+        dot, *squares = sums.unbind()
         gradient, mean, weight, change, stepped_ranks, *shard_totals = (square.sqrt() for square in squares)
         gauges = {
             GRADIENT_ALIGNMENT.name: dot / (gradient * mean),
             WEIGHT_NORM.name: weight,
             UPDATE_RATIO.name: torch.where(stepped_ranks > 0, change / weight, torch.nan),
-            **dict(zip(shard_norms, shard_totals, strict=True)),
         }
-        return {name: value for name, value in gauges.items() if name in enabled_names}
+        totals = dict(zip(shard_names, shard_totals, strict=True))
+        return {name: value for name, value in gauges.items() if name in self._enabled_names} | totals
+
+    def _measure_norms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return the norms of the weights and of the update."""
+        weights = self._measure_safely(WEIGHT_NORM, lambda: update_norm.weight_norm(self._optimizer, self._is_counted))
+        return weights, self._measure_safely(UPDATE_RATIO, self._measure_update_norm)
 
     def _unmeasurable_gauges(self, model: torch.nn.Module | None, obstacle: str) -> dict[str, str]:
         """Return the reason for each gauge that cannot be measured. All ranks return the same reasons."""
@@ -183,7 +189,8 @@ class OptimizerGauges:
         the adapter is short relative to the model."""
         counts = [0, 0]  # of frozen and trained weights
         for parameter in filter(self._is_counted, model.parameters()):
-            counts[parameter.requires_grad] += local(parameter).numel()
+            # With ZeRO-3, `parameter` has no elements between the steps.
+            counts[parameter.requires_grad] += getattr(parameter, "ds_numel", local(parameter).numel())
         if self._sharding is not None:
             counts = [round(count) for count in self._sharding.sum(torch.tensor(counts, dtype=torch.float64)).tolist()]
         frozen, trained = counts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,12 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner import trainer_internals
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.knobs.mixture import Mixture
+from oven_learner.optim import zero_gauges
 from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.optimizer_gauges import OptimizerGauges
 from oven_learner.optim.rate_readback import TRAINER_REMEDY, RateReadback
 from oven_learner.optim.sharding import find_sharding
+from oven_learner.optim.zero_gauges import ZeroGauges
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.generation_ahead import STEPS_AHEAD, GenerationAhead
@@ -80,16 +83,24 @@ class Gauges(StepHook):
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
+        self._hooks = ExitStack()
 
     def begin(self, ranks: Ranks) -> None:
-        trainer = self._trainer
-        self._gauges = OptimizerGauges(
-            trainer.optimizer,
-            trainer.model,
-            publishes=ranks.leader,
-            sharding=find_sharding(trainer.model, trainer.optimizer),
-            obstacle="DeepSpeed shards the gradients" if trainer.is_deepspeed_enabled else "",
+        model, optimizer, is_deepspeed = (
+            self._trainer.model,
+            self._trainer.optimizer,
+            self._trainer.is_deepspeed_enabled,
         )
+        obstacle = zero_gauges.describe_obstacle(optimizer) if is_deepspeed else ""
+        self._gauges: OptimizerGauges | ZeroGauges
+        if is_deepspeed and not obstacle:
+            self._gauges = ZeroGauges(optimizer, model)
+            self._hooks.callback(self._gauges.close)
+        else:
+            sharding = find_sharding(model, optimizer)
+            self._gauges = OptimizerGauges(
+                optimizer, model, publishes=ranks.leader, sharding=sharding, obstacle=obstacle
+            )
 
     @property
     def unmeasured(self) -> Mapping[str, str]:
@@ -104,6 +115,9 @@ class Gauges(StepHook):
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
         return self._gauges.after_step()
+
+    def close(self) -> None:
+        self._hooks.close()
 
 
 class StepRate(StepHook):

@@ -34,8 +34,9 @@ from typing import Any, Literal
 
 from oven_learner import trainer_internals
 from oven_learner.actuators import Actuators
-from oven_learner.optim import weight_decay
+from oven_learner.optim import weight_decay, zero_gauges
 from oven_learner.optim.lr_scale import USER_BOUNDS
+from oven_learner.optim.zero_gauges import zero_optimizer
 from oven_learner.trainer_internals import is_a
 
 log = logging.getLogger("oven.learner")
@@ -75,15 +76,13 @@ TWO_SIDED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 
 
 def register_clip(trainer: Any, actuators: Actuators, user_values: UserValues) -> None:
-    """Register `grad.clip` if the trainer clips. DeepSpeed clips by itself, and reads its settings only once."""
-    args = trainer.args
-    if args.max_grad_norm and args.max_grad_norm > 0 and not trainer.is_deepspeed_enabled:
+    """Register `grad.clip` if the trainer clips, or if DeepSpeed's ZeRO does, which reads only its own attribute."""
+    owner, name = trainer.args, "max_grad_norm"
+    if trainer.is_deepspeed_enabled:
+        owner, name = zero_optimizer(trainer.optimizer), zero_gauges.CLIP
+    if (getattr(owner, name, None) or 0) > 0:
         user_values.register(
-            actuators,
-            "grad.clip",
-            lambda: float(args.max_grad_norm),
-            partial(setattr, args, "max_grad_norm"),
-            unit="norm",
+            actuators, "grad.clip", lambda: float(getattr(owner, name)), partial(setattr, owner, name), unit="norm"
         )
 
 
@@ -148,8 +147,7 @@ def register_knobs(
 ) -> None:
     """Register `grad.clip`, `optimizer.weight_decay`, β and ε, if this trainer has them."""
     register_clip(trainer, actuators, user_values)
-    if not trainer.is_deepspeed_enabled:  # DeepSpeed's optimizers keep their own groups
-        weight_decay.register_knob([trainer.optimizer], actuators)
+    weight_decay.register_knob([trainer.optimizer], actuators)
     register_beta(trainer, actuators, user_values, beta_bounds)
     register_epsilon(trainer, actuators, user_values)
 

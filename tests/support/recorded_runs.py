@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from oven_core.protocol.events import Event
 from oven_runs.home.run_folder import Home, RunFolder
 
 
-def write_run(home: Home, run: str, events: Iterable[Event], **info: object) -> RunFolder:
+def write_run(home: Home, run: str, events: Iterable[Event], **info: Any) -> RunFolder:
     """The run's folder, with these events under its name and numbered anew; unsigned, as the events are. `info`: fields
     of run.json."""
     folder = home.create(run, "grpo")
@@ -17,5 +18,5 @@ def write_run(home: Home, run: str, events: Iterable[Event], **info: object) -> 
         for seq, event in enumerate(events, 1):
             kind = event.subject.split(".", 2)[2]
             out.write(replace(event, seq=seq, subject=f"oven.{run}.{kind}").line() + "\n")
-    folder.write_info(replace(folder.info(), ended="completed", **info))
+    folder.write_info(replace(folder.info(), **{"ended": "completed", **info}))
     return folder

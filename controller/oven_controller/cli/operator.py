@@ -80,7 +80,8 @@ def build_command(action: Action) -> click.Command:
 
 def _parameter(argument: Argument) -> Decorator:
     """Return the decorator that adds an action's argument to its command."""
-    name, settings = argument.name, {"shell_complete": COMPLETIONS.get(argument.kind), "help": argument.help}
+    name = argument.name
+    settings: Any = {"shell_complete": COMPLETIONS.get(argument.kind), "help": argument.help}
     match argument.kind:
         case "flag":
             return click.option(f"--{name}", is_flag=True, help=argument.help)

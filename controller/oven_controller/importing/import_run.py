@@ -15,6 +15,7 @@ from oven_controller.importing.rows import measured_rows
 from oven_controller.importing.run_writer import StoredRows, write_log
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import IMPORTED, Home
+from oven_runs.home.run_info import Status
 from oven_runs.metrics.metric_names import announcement_order, metric_spec
 from oven_runs.metrics.objectives import MetricNames
 
@@ -130,9 +131,8 @@ def import_run(
         with imported.rows:
             summary = imported.summary(knobs)
             write_log(folder, imported.rows, knobs, imported.detail)
-        ended = "completed" if imported.rows.totals.completed else "stopped"
-        changes = {"start": imported.format, "embedded": False, "ended": ended}
-        folder.write_info(replace(folder.info(), **changes))
+        ended: Status = "completed" if imported.rows.totals.completed else "stopped"
+        folder.write_info(replace(folder.info(), start=imported.format, embedded=False, ended=ended))
     except BaseException as error:
         shutil.rmtree(folder.path, ignore_errors=True)
         if isinstance(error, OSError):

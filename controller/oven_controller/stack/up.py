@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from oven_controller.notify import notifier_state, recipients, saved_addresses
 from oven_controller.stack import kg_rules, message_floods
@@ -437,7 +438,7 @@ class _Stack:
         self.signal_number = self.signal_number or number
         self.stop.set()
 
-    def update_info(self, **changes: object) -> bool:
+    def update_info(self, **changes: Any) -> bool:
         """Change run.json, and return whether that worked. A full disk must not end the run."""
         try:
             self.folder.write_info(replace(self.folder.info(), **changes))

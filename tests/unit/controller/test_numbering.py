@@ -14,7 +14,8 @@ from tests.support.replayed import a_run, left_behind
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, Outcome, RunEnded
-from oven_runs.home.run_folder import Home, Status
+from oven_runs.home.run_folder import Home
+from oven_runs.home.run_info import Status
 from oven_runs.log.message_gaps import Gap, GapFinder
 
 

@@ -33,13 +33,22 @@ END_LIMIT_S = 30
 def command(run: str, count: int, *options: str, resume: bool = False) -> list[str]:
     """Return the command line of a run with this many ranks."""
     local = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), *local]
+    launcher = [
+        "env",
+        f"{COLD}=1",
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(count),
+        *local,
+    ]
     return ["run", "--run", run, *(["--resume"] if resume else AGENTS), "--", *launcher, *options]
 
 
 def start(oven: Oven, args: list[str]) -> tuple[subprocess.Popen[str], asyncio.Task[tuple[str, str]]]:
     """Start a command. Return its process, and a task that reads its output up to its end."""
-    env = {"GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", COLD: "1"}
+    env = {"GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1"}
     # Without this, ranks that torchrun restarts find the addresses of the dead ones (pytorch issue 135712).
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     process = oven.start(*args, env=env)
@@ -96,14 +105,19 @@ async def test_torchrun_restarts_the_ranks_as_the_next_incarnation(oven: Oven, t
 
 async def test_a_run_continues_with_more_ranks(oven: Oven, tmp_path: Path) -> None:
     script = (*SCRIPT, "trainer", str(tmp_path), "--steps")
-    for count, steps in ((2, STEPS), (4, STEPS + 8)):
-        process, output = start(oven, command("grown", count, *script, str(steps), resume=count == 4))
-        text, _ = await output
-        assert process.returncode == 0, text
+    process, output = start(oven, command("grown", 2, *script, "100000"))
+    await until(lambda: (tmp_path / "steps-1.jsonl").exists() or process.poll() is not None, LIMIT_S)
+    code, reply = await asyncio.to_thread(oven, "stop", "grown")
+    text, _ = await output
+    assert (code, process.returncode) == (0, 0), reply + text
+    _, end = starts_and_end(oven.events("grown"))
+    process, output = start(oven, command("grown", 4, *script, str(end.step + STEPS), resume=True))
+    text, _ = await output
+    assert process.returncode == 0, text
     events = oven.events("grown")
-    starts, end = starts_and_end(events)
-    assert [start.step for start in starts] == [0, STEPS] and [start.incarnation for start in starts] == [1, 2]
-    assert (end.reason, end.step) == ("completed", STEPS + 8)
+    starts, last_end = starts_and_end(events)
+    assert [start.step for start in starts] == [0, end.step] and [start.incarnation for start in starts] == [1, 2]
+    assert (last_end.reason, last_end.step) == ("completed", end.step + STEPS)
     seen = [event.body.step for event in events if isinstance(event.body, Observation)]
-    assert seen == list(range(1, STEPS + 9))
+    assert seen == list(range(1, last_end.step + 1))
     assert replay(events, "grown").same, "byte for byte"

@@ -10,6 +10,9 @@ read observations that arrive together as one window: to keep up is to read ever
 at every fourth step while none is open. It counts the steps from the observation to the poll that receives the
 decision, so it is at least 1. The first requests are not counted.
 
+`cpu_ms_per_step_64` is the CPU time of all processes of the stack per step, at 150 steps and 10 requests per second.
+Unlike the rate, it hardly depends on what else the machine does.
+
 `publisher_per_s` is the floor: the rate at which the log takes observations while nothing else runs.
 """
 
@@ -25,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import psutil
 from nats.aio.msg import Msg
 
 from oven_bench.intervals import percentile
@@ -46,6 +50,8 @@ CAUGHT_UP_S = 30.0
 PUBLISHED = 8000
 LAG_RUNGS = 10
 """Duration of the lag measurement, in rungs. Even then the 99th percentile depends on only a few decisions."""
+CPU_RATE, CPU_S = 150, 10.0
+"""Steps per second, and duration in seconds, of the measurement of CPU time."""
 WARM_UP = 10
 """Requests that are not counted, because every process does its work for the first time."""
 _TICK = re.compile(rb'"tick":(\d+)')
@@ -66,12 +72,13 @@ async def measure(
     async with swarm(scratch / "alone", 0, mesh=False) as running:
         publisher = await _publisher(running)
     async with swarm(scratch / "few", 4, per_process) as running:
-        lags, few = await _climb(running, ladder, seconds, lag_steps=int(100 * lag_rungs * seconds))
+        lags, few, _ = await _climb(running, ladder, seconds, lag_steps=int(100 * lag_rungs * seconds))
     async with swarm(scratch / "many", many, many // processes) as running:
-        _, most = await _climb(running, ladder, seconds, lag_steps=0)
+        _, most, cpu_ms = await _climb(running, ladder, seconds, lag_steps=0)
     return {
         "steps_per_s_4": few,
         f"steps_per_s_{many}": most,
+        f"cpu_ms_per_step_{many}": round(cpu_ms, 2),
         "lag_p99_steps_at_100hz": percentile(lags, 99),
         "lag_p50_steps_at_100hz": statistics.median(lags),
         "publisher_per_s": round(publisher),
@@ -94,7 +101,10 @@ async def _publisher(running: Swarm) -> float:
     return rate
 
 
-async def _climb(running: Swarm, ladder: Sequence[int], seconds: float, lag_steps: int) -> tuple[list[int], int | None]:
+async def _climb(
+    running: Swarm, ladder: Sequence[int], seconds: float, lag_steps: int
+) -> tuple[list[int], int | None, float]:
+    """Return the lags, the highest rate that is kept up with, and the CPU time of the stack per step, in ms."""
     climber = Climber(Learner(running))
 
     async def receive(message: Msg) -> None:
@@ -131,17 +141,18 @@ class Climber:
 
     def run(
         self, ladder: Sequence[int], seconds: float, lag_steps: int, agents: Sequence[str]
-    ) -> tuple[list[int], int | None]:
+    ) -> tuple[list[int], int | None, float]:
         self.learner.client.start()
         try:
             self._catch_up()
             lags = self._lags_at_100hz(lag_steps)
+            cpu_ms = self._cpu_ms_per_step()
             best = None
             for rate in ladder:
                 if not any(self._keeps_up(rate, seconds, agents) for _ in range(2)):
                     break
                 best = rate
-            return lags, best
+            return lags, best, cpu_ms
         finally:
             self.learner.client.close("completed")
 
@@ -163,6 +174,18 @@ class Climber:
         if asked_at and not learner.answered:
             lags.append(self.tick + 1 - asked_at)  # late by at least this much
         return lags
+
+    def _cpu_ms_per_step(self) -> float:
+        """Observe at a low rate, request at fixed steps, and return the CPU time of the child processes per step."""
+        learner, steps = self.learner, int(CPU_RATE * CPU_S)
+        processes = psutil.Process().children(recursive=True)
+        before, due = _cpu_s(processes), time.perf_counter()
+        for step in range(steps):
+            learner.observe(ask=step % int(CPU_RATE * ASK_S) == 0)
+            learner.client.poll()
+            due += 1 / CPU_RATE
+            time.sleep(max(0.0, due - time.perf_counter()))
+        return 1000 * (_cpu_s(processes) - before) / steps
 
     def _keeps_up(self, rate: int, seconds: float, agents: Sequence[str]) -> bool:
         """Observe at a rate, and return whether all agents and the mesh kept up."""
@@ -202,6 +225,10 @@ class Climber:
                 return
             if began > limit:
                 raise ProcessError(f"no decision came within {CAUGHT_UP_S:g} s, with nothing else to do")
+
+
+def _cpu_s(processes: Sequence[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def keeps_up(lags: Sequence[Lag], began: float, seconds: float, rate: int) -> bool:

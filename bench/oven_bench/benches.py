@@ -22,6 +22,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "overhead": "Observe and poll on the training thread, and a training step with and without the whole stack.",
     "rates": "Final bits per byte from a random learning rate: swarm, no controller, plateau rule, cosine schedule.",
     "sandbox": "Attacks on the sandbox for model-written code, honest programs in it, and its speed.",
+    "scale": "A day at 1,000 ranks and 70 billion parameters, from costs measured on this machine.",
     "snapshots": "Share of wall time that copies for rollback take, and the time of one copy.",
     "stacks": "Other versions of TRL, transformers and Lightning: alone, observed, and with one decision.",
     "starts": "Final held-out accuracy from random starts: swarm, no controller, blind schedule, plateau rule.",
@@ -40,6 +41,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "hostile": "hostile.command",
     "rates": "training.drawn_learning_rates",
     "sandbox": "sandbox.command",
+    "scale": "scale.command",
     "stacks": "stacks.command",
     "starts": "training.drawn_starts",
 }

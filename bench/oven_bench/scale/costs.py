@@ -41,14 +41,14 @@ class Cost:
     link_s: float = 0.0
     """CPU of the process that connects the learner."""
 
-    def __add__(self, other: Cost) -> Self:
-        return type(self)(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
+    def __add__(self, addend: Cost) -> Self:
+        return type(self)(*(getattr(self, name) + getattr(addend, name) for name in _NAMES))
 
     def __mul__(self, factor: float) -> Self:
         return type(self)(*(factor * getattr(self, name) for name in _NAMES))
 
-    def __sub__(self, other: Cost) -> Self:
-        return self + other * -1.0
+    def __sub__(self, subtrahend: Cost) -> Self:
+        return self + subtrahend * -1.0
 
 
 _NAMES = tuple(field.name for field in fields(Cost))

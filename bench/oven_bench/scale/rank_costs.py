@@ -108,7 +108,8 @@ def _time_calls(ranks: Ranks, call: Callable[[], object], repeats: int) -> Calls
 def _until_last(calls: Sequence[Calls]) -> float:
     """Return the median time in seconds from rank 0's call until the last rank's call has returned."""
     ends = zip(*(rank.ended_ns for rank in calls), strict=True)
-    return median((max(end) - began) / 1e9 for began, end in zip(calls[0].began_ns, ends, strict=True))
+    delays_ns: list[int] = [max(end) - began for began, end in zip(calls[0].began_ns, ends, strict=True)]
+    return 1e-9 * median(delays_ns)
 
 
 class SimulatedRanks(Ranks):
@@ -117,7 +118,8 @@ class SimulatedRanks(Ranks):
 
     def __init__(self, most_ranks: int) -> None:
         super().__init__(group=object())
-        self._distributed = self.gloo = SimulatedGloo(most_ranks)
+        self.gloo = SimulatedGloo(most_ranks)
+        self._distributed: Any = self.gloo
         self.use(most_ranks)
 
     def use(self, count: int) -> None:

@@ -33,7 +33,8 @@ def block(ranks: int, steps: int, decisions: int, seconds: float = 6.0) -> Block
 def group(ranks: int) -> GroupCosts:
     """Costs on two cores with 0.3 ms per hop."""
     step_s, decision_s = 3e-4 * tree_rounds(ranks), 1e-3 + 3e-4 * ring_time(ranks, cores=2)
-    return GroupCosts(ranks, ranks + 3 if ranks > 1 else 0, step_s, decision_s, step_cpu_s=1e-4)
+    decision_cpu_s = 2e-4 + 5e-5 * (ranks - 1)
+    return GroupCosts(ranks, ranks + 3 if ranks > 1 else 0, step_s, decision_s, 1e-4, decision_cpu_s)
 
 
 MEASURED = Measured(
@@ -62,6 +63,7 @@ def test_the_table_has_the_costs_of_a_day_and_of_the_shards() -> None:
     assert ("ms until the last rank has a step", 3.0, 3.0) in rows, "ten rounds of 0.3 ms"
     assert ("ms of pause for a decision", 300.7, 300.7) in rows, "999 hops of 0.3 ms, and 1 ms"
     assert ("the same, in steps", 0.05012, 30.07) in rows
+    assert ("ms of each rank's CPU for a decision", 50.15, 50.15) in rows
     assert ("file descriptors per rank", 1003.0, 1003.0) in rows
     assert ("GB per snapshot and rank, bf16", 0.42, 0.42) in rows
     assert ("snapshots in 8 GB, f32", 9.0, 9.0) in rows

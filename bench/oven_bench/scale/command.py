@@ -109,11 +109,12 @@ def report(measured: Measured) -> Report:
         figures[f"step_at_{ranks}"] = _rounded(measured.step(quiet)) | {"between_ranks": round(between_ranks)}
         figures[f"decision_at_{ranks}"] = _rounded(measured.decision(blocks))
     figures["decision_bytes_between_ranks"] = max(block.order_bytes for block in measured.compared)
-    for name in ("step_s", "decision_s", "step_cpu_s"):
+    for name in ("step_s", "decision_s", "step_cpu_s", "decision_cpu_s"):
         by_ranks = {group.ranks: round(1e3 * getattr(group, name), 3) for group in measured.groups}
         figures["gloo_" + name.replace("_s", "_ms")] = by_ranks
     model = RankModel(measured.groups, measured.cores)
-    lines = {"step_by_rounds": model.by_rounds, "step_by_ranks": model.by_ranks, "decision": model.decision}
+    lines = {"step_by_rounds": model.by_rounds, "step_by_ranks": model.by_ranks, "decision": model.decision,
+             "decision_cpu": model.decision_cpu}  # fmt: skip
     figures["errors_of_lines"] = {name: round(line.error, 3) for name, line in lines.items()}
     figures["rows"] = rows = table(measured)
     failures = []

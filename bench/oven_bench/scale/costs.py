@@ -83,6 +83,8 @@ class GroupCosts:
     """The same for a step with a decision: two broadcasts, and the comparison of the ranks' results."""
     step_cpu_s: float
     """CPU of an average rank per step."""
+    decision_cpu_s: float
+    """CPU of an average rank per step with a decision."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,7 @@ class RankModel:
         self.decision = Line.fit(
             [ring_time(group.ranks, cores) for group in groups], [group.decision_s for group in groups]
         )
+        self.decision_cpu = Line.fit(others, [group.decision_cpu_s for group in groups])
         self.connections = Line.fit(others, [group.connections for group in groups])
 
 
@@ -220,6 +223,7 @@ def table(measured: Measured) -> list[dict[str, object]]:
     add("the same, % of a step", [100 * pace * broadcast_s for pace in paces], "extrapolated")
     add_equal("ms of pause for a decision", 1e3 * decision_s, "extrapolated")
     add("the same, in steps", [pace * decision_s for pace in paces], "extrapolated")
+    add_equal("ms of each rank's CPU for a decision", 1e3 * model.decision_cpu(ranks - 1), "extrapolated")
     add_equal("file descriptors per rank", model.connections(ranks - 1), "extrapolated")
     for name, size in TYPES.items():
         snapshot_bytes = 3 * PARAMETERS * size / ranks  # the weights and two moments

@@ -62,6 +62,7 @@ def measure_group(count: int, steps: int, decisions: int) -> GroupCosts:
         step_s=_until_last([record.step for record in records]),
         decision_s=_until_last([record.decision for record in records]),
         step_cpu_s=fmean(record.step.cpu_s for record in records),
+        decision_cpu_s=fmean(record.decision.cpu_s for record in records),
     )
 
 

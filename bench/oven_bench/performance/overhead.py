@@ -154,7 +154,7 @@ def _train(
             done += 1
             start, waited = time.perf_counter(), clock.waited_ns()
             norm = step()
-            observed = clock.us(partial(client.observe, done, _gauges(done, norm)) if observing else nothing)
+            observed = clock.us(partial(client.observe, done, grpo_gauges(done, norm)) if observing else nothing)
             polled = clock.us(client.poll if observing else nothing)
             idle = clock.us(nothing)
             spent.append(time.perf_counter() - start)
@@ -183,7 +183,14 @@ def _train(
 
 
 def _client(link: ProcessLink, keys: Mapping[str, str]) -> OvenClient:
-    """A client with a knob for each agent. The knobs change nothing else, so every step does the same work."""
+    return OvenClient(
+        link, busy_knobs(), recipe="bench", metrics=busy_metrics(), rules=Rules(autonomy="auto"),
+        mesh_code=mesh_code_hash(), keys=keys,
+    )  # fmt: skip
+
+
+def busy_knobs() -> Actuators:
+    """A knob for each agent. The knobs change nothing else, so every step does the same work."""
     values: dict[str, float] = {"optimizer.lr_scale": 1.0, "grpo.beta": 0.1}
     knobs = Actuators()
     for name in values:
@@ -202,17 +209,17 @@ def _client(link: ProcessLink, keys: Mapping[str, str]) -> OvenClient:
     knobs.simplex("data.mixture", lambda: mixture, mixture.update, moves_own_metric=True)
     weights = {"format": 0.5, "answer": 0.5}
     knobs.simplex("reward.weights", lambda: weights, weights.update, moves_own_metric=True)
+    return knobs
+
+
+def busy_metrics() -> tuple[MetricSpec, ...]:
+    """The metrics of `grpo_gauges`, without which no agent could fire."""
     held_out = MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0)
     reward = MetricSpec(name="reward", better="up", ceiling=1.0)
-    # Without these metrics no agent could fire.
-    others = tuple(MetricSpec(name=name) for name in _gauges(1, 1.0) if name != reward.name)
-    return OvenClient(
-        link, knobs, recipe="bench", metrics=(held_out, reward, *others), rules=Rules(autonomy="auto"),
-        mesh_code=mesh_code_hash(), keys=keys,
-    )  # fmt: skip
+    return (held_out, reward, *(MetricSpec(name=name) for name in grpo_gauges(1, 1.0) if name != reward.name))
 
 
-def _gauges(step: int, norm: float) -> dict[str, float]:
+def grpo_gauges(step: int, norm: float) -> dict[str, float]:
     """The 25 metrics of a GRPO run, including those that agents read."""
     wave = (step % 17) / 170
     gauges = {

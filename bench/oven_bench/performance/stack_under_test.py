@@ -59,6 +59,8 @@ class Swarm:
     agents: tuple[str, ...]
     deaths: list[str] = field(default_factory=list)
     """A line for each process that died."""
+    pids: dict[str, int] = field(default_factory=dict)
+    """Process → its id, or that of its guard."""
 
     def credentials(self, role: str) -> Credentials:
         return Credentials.load(self.folder.server.creds / f"{role}.nk")
@@ -86,10 +88,11 @@ async def started(
         async with Bus.connect(server.url, admin) as bus:
             await streams.create(bus.jetstream, RUN)
             started_swarm = Swarm(folder, server.url, bus, tuple(name for pool in hosts for name in pool.names))
+            started_swarm.pids["nats-server"] = server.child.pid
             plan = Plan(folder, server.url)
             async with LogWatch(bus, RUN, Keyring(folder.pin()), 0, lambda event: None, lambda event: None) as watch:
                 processes = Processes(
-                    plan, bus, watch, asyncio.Event(), started_swarm.deaths.append, lambda name, pid: None
+                    plan, bus, watch, asyncio.Event(), started_swarm.deaths.append, started_swarm.pids.__setitem__
                 )
                 try:
                     if mesh:

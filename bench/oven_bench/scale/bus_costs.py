@@ -26,11 +26,11 @@ from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.messages import Decision, MetricSpec
 from oven_core.protocol.names import log_stream
 from oven_core.protocol.rules import Rules
-from oven_core.security.signing import load_keys
+from oven_core.security.signing import KEYS, load_keys
 from oven_learner.client.inbox import Orders
 from oven_learner.client.oven_client import OvenClient
 from oven_runs.home.run_folder import Home
-from oven_runs.server.embedded_server import KEYS, ServerFolder, free_port
+from oven_runs.server.embedded_server import ServerFolder, free_port
 from oven_runs.settings.agents import AgentSpec, agent_spec
 
 RULES = Rules(

@@ -17,7 +17,7 @@ TYPES = {"bf16": 2, "f32": 4}
 """Type of the weights and moments → bytes of a value."""
 PACES = {"10/min": 10 / 60, "100/s": 100.0}
 """Pace of the training → steps per second."""
-HEADER_BYTES = 16
+HEADER_BYTES = 8
 """Bytes that `Ranks` broadcasts at each step."""
 MEMORY_GB = 8
 """Memory for one rank's snapshots, for the row with the number that fits."""

@@ -39,7 +39,7 @@ until_option = click.option(
 
 
 class Argument(click.Argument):
-    """An argument with a help text. click has that itself since 8.5, and its older versions accept this class."""
+    """An argument with a help text, which click itself has only since 8.5."""
 
     def __init__(self, *declarations: Any, help: str = "", **attributes: Any) -> None:
         super().__init__(*declarations, **attributes)

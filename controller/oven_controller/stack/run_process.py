@@ -11,6 +11,7 @@ import sys
 from oven_controller.stack.process_table import process_function
 from oven_core.cpu_affinity import yield_cpu_to_training
 from oven_core.errors import OvenError
+from oven_core.protocol.codec import build_models
 from oven_runs.process.child_process import follow_parent
 
 FULL_PRIORITY = ("learner", "monitor")
@@ -23,6 +24,7 @@ def main(argv: list[str]) -> int:
         yield_cpu_to_training()
     try:
         process = process_function(argv[0])
+        build_models()
         gc.freeze()  # otherwise a full collection of the imported modules delays a decision by 40 ms
         return int(process(argv[1:]))
     except OvenError as error:

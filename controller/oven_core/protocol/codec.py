@@ -27,6 +27,14 @@ def _log_adapter() -> TypeAdapter[LogMessage]:
     return _build_adapter(model for subject in SUBJECTS for model in subject.message_types)
 
 
+def build_models() -> None:
+    """Build the validators of all messages in the log. A process that must not wait for them later calls this first."""
+    for subject in SUBJECTS:
+        for model in subject.message_types:
+            model.model_rebuild()
+    _log_adapter()
+
+
 Fault: TypeAlias = Literal["malformed", "version", "removed", "misplaced", "unsigned", "signature"]
 """Why readers skip an entry of the log. `malformed`: it is not a message. `version`: it has another schema version.
 `removed`: it needs a removed feature. `misplaced`: it is on the wrong subject. `unsigned`: it lacks a required

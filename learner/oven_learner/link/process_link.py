@@ -25,6 +25,7 @@ from pathlib import Path
 
 from oven_core.bus.log_client import Entry
 from oven_core.errors import OvenError, ProcessError, reason
+from oven_core.protocol.codec import build_models
 from oven_core.protocol.messages import LogMessage, RunEnded
 from oven_core.protocol.subjects import learner_subject
 from oven_core.security.credentials import Credentials
@@ -136,6 +137,7 @@ class ProcessLink:
         return self._process.pid if self._process is not None else None
 
     def open(self) -> ResumeState:
+        build_models()  # now, and not in a training step
         self._relay.start()
         self._opened.wait()
         if self._failure is not None:

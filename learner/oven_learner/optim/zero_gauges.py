@@ -103,7 +103,7 @@ class ZeroGauges:
     def _after_call(self) -> None:
         self._safely(self._add_sums)
         if self._has_failed:
-            self._sums = torch.full((SUM_COUNT,), torch.nan, device=self._zero.device)
+            self._sums = torch.full((SUM_COUNT,), torch.nan)
         for part in self._parts.values():
             part.grad = None
 

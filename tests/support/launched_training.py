@@ -64,7 +64,6 @@ def sleep_once(name: str, folder: Path) -> None:
 def train_once(folder: Path, steps: int, sharded: bool) -> None:
     """Train attached up to this step, from the newest checkpoint if there is one."""
     from tests.support.ranks_trainers import Noting, losses
-    from transformers.trainer_utils import get_last_checkpoint
 
     import oven_learner as oven
 
@@ -72,7 +71,7 @@ def train_once(folder: Path, steps: int, sharded: bool) -> None:
     job = build_trainer("trainer", output, steps, sharded, save_strategy="steps", save_steps=SAVE_STEPS)
     job.add_callback(Noting(Notes(folder), losses(job)))
     oven.attach(job)
-    job.train(resume_from_checkpoint=get_last_checkpoint(str(output)) if output.exists() else None)
+    job.train(resume_from_checkpoint=output.exists() or None)
 
 
 def build_trainer(kind: str, folder: Path, steps: int, sharded: bool, **more: Any) -> Any:
@@ -88,6 +87,7 @@ def build_trainer(kind: str, folder: Path, steps: int, sharded: bool, **more: An
         return trainer(folder, cls=cls, model=filled_llama(), data=tokens(), **settings | more)
     from datasets import Dataset
     from tests.support import tiny_grpo
+    from tests.unit.learner.test_attach_trl import COMMON, tokenizer
     from trl.trainer.dpo_config import DPOConfig
     from trl.trainer.dpo_trainer import DPOTrainer
     from trl.trainer.grpo_trainer import GRPOTrainer
@@ -100,15 +100,15 @@ def build_trainer(kind: str, folder: Path, steps: int, sharded: bool, **more: An
     if kind == "grpo":
         return tiny_grpo.grpo(folder, trainer_class(GRPOTrainer, sharded=sharded), model=model, beta=0.1, **settings)
     set_seed(3)
-    common: dict[str, Any] = {"processing_class": tiny_grpo.tokenizer(), "model": model}
-    settings = tiny_grpo.COMMON | {"output_dir": str(folder)} | settings
+    common: dict[str, Any] = {"processing_class": tokenizer(), "model": model}
+    settings = COMMON | {"output_dir": str(folder)} | settings
     if kind == "sft":
         rows = Dataset.from_list([{"text": text} for text in ("abcdef", "bcdefg", "cdefgh", "defghi") * 16])
-        args = SFTConfig(max_length=16, **settings)
-        return trainer_class(SFTTrainer, sharded=sharded)(args=args, train_dataset=rows, **common)
+        sft_args = SFTConfig(max_length=16, **settings)
+        return trainer_class(SFTTrainer, sharded=sharded)(args=sft_args, train_dataset=rows, **common)
     pairs = Dataset.from_list([{"prompt": word, "chosen": "aeiou", "rejected": "xyz"} for word in "abcdefgh"] * 8)
-    args = DPOConfig(beta=0.1, **settings)
-    return trainer_class(DPOTrainer, sharded=sharded)(args=args, train_dataset=pairs, **common)
+    dpo_args = DPOConfig(beta=0.1, **settings)
+    return trainer_class(DPOTrainer, sharded=sharded)(args=dpo_args, train_dataset=pairs, **common)
 
 
 def with_trainer(kind: str, folder: Path, sharded: bool) -> Train:
@@ -151,7 +151,7 @@ def with_loop(sharded: bool) -> Train:
                 x = torch.randn(4, 4, generator=data)
                 loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
                 if notes is not None:
-                    clip = client.actuators.read("grad.clip") if attached else 0.5
+                    clip: Any = client.actuators.read("grad.clip") if attached else 0.5
                     notes.step(step, optimizer.param_groups[0]["lr"], loss.item(), clip)
                 optimizer.zero_grad()
                 loss.backward()

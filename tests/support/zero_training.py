@@ -45,14 +45,15 @@ class ZeroTraining(Training):
             "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": shape.micro_batches,
             "gradient_clipping": shape.clip or 0.0, "zero_optimization": zero, "zero_allow_untested_optimizer": True,
         }  # fmt: skip
-        self.model, optimizer, *_ = deepspeed.initialize(model=self.model, optimizer=self.optimizer, config=config)
+        self.engine, optimizer, *_ = deepspeed.initialize(model=self.model, optimizer=self.optimizer, config=config)
         assert not describe_obstacle(optimizer)
-        self.zero = ZeroGauges(optimizer, self.model)
+        self.zero = ZeroGauges(optimizer, self.engine)
+        self.model = self.engine
 
     def step(self, data: torch.Generator) -> dict[str, float]:
         for _ in range(self.shape.micro_batches):
-            self.model.backward(self._loss(data))
-            self.model.step()
+            self.engine.backward(self._loss(data))
+            self.engine.step()
         return {name: float(number) for name, number in self.zero.after_step().items()}
 
 
@@ -103,8 +104,8 @@ def train_with_trainer(folder: Path, stage: int) -> dict[str, Any]:
         auto = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
         config = dict.fromkeys(auto, "auto") | {"zero_optimization": zero, "zero_allow_untested_optimizer": True}
         job = trainer(
-            folder, model=filled_llama(), data=tokens(), max_steps=steps, lr_scheduler_type="constant", max_grad_norm=0.5,
-            weight_decay=0.1, deepspeed=config, use_cpu=False,
+            folder, model=filled_llama(), data=tokens(), max_steps=steps, lr_scheduler_type="constant",
+            max_grad_norm=0.5, weight_decay=0.1, deepspeed=config, use_cpu=False,
         )  # fmt: skip
         noting = Noting()
         if link is not None:

@@ -98,7 +98,11 @@ class ZeroGauges:
             hook.remove()
 
     def _before_call(self) -> None:
-        self._safely(lambda: (self._show_parts(), self._gauges.before_step()))
+        self._safely(self._measure_before_call)
+
+    def _measure_before_call(self) -> None:
+        self._show_parts()
+        self._gauges.before_step()
 
     def _after_call(self) -> None:
         self._safely(self._add_sums)

@@ -39,15 +39,15 @@ def accelerate(count: int, *options: str) -> list[str]:
 
 FSDP = ("--use_fsdp", "--fsdp_version", "2")
 CASES = {
-    "a Trainer with FSDP2 on 2 ranks": (torchrun(2), "trainer"),
-    "a Trainer with FSDP2 on 4 ranks": (torchrun(4), "trainer"),
-    "a Trainer with FSDP2, by accelerate": (accelerate(2, *FSDP), "trainer"),
-    "SFT with FSDP2": (torchrun(2), "sft"),
-    "DPO with FSDP2": (torchrun(2), "dpo"),
-    "GRPO with FSDP2": (torchrun(2), "grpo"),
-    "GRPO with DDP, by accelerate": (accelerate(2, "--multi_gpu"), "grpo", "--whole"),
-    "a loop with FSDP2 on 2 ranks": (torchrun(2), "loop"),
-    "a loop with FSDP2 on 4 ranks": (torchrun(4), "loop"),
+    "a Trainer with FSDP2 on 2 ranks": (torchrun(2), ["trainer"]),
+    "a Trainer with FSDP2 on 4 ranks": (torchrun(4), ["trainer"]),
+    "a Trainer with FSDP2, by accelerate": (accelerate(2, *FSDP), ["trainer"]),
+    "SFT with FSDP2": (torchrun(2), ["sft"]),
+    "DPO with FSDP2": (torchrun(2), ["dpo"]),
+    "GRPO with FSDP2": (torchrun(2), ["grpo"]),
+    "GRPO with DDP, by accelerate": (accelerate(2, "--multi_gpu"), ["grpo", "--whole"]),
+    "a loop with FSDP2 on 2 ranks": (torchrun(2), ["loop"]),
+    "a loop with FSDP2 on 4 ranks": (torchrun(4), ["loop"]),
 }
 
 
@@ -90,7 +90,7 @@ async def decide(nats: Server, *decisions: Decision) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 async def test_a_launched_training_is_unchanged_and_follows_decisions(nats: Server, tmp_path: Path, case: str) -> None:
-    launcher, kind, *options = CASES[case]
+    launcher, (kind, *options) = CASES[case]
     count = int(
         launcher[launcher.index("--nproc-per-node" if "--nproc-per-node" in launcher else "--num_processes") + 1]
     )

@@ -103,8 +103,8 @@ def train_with_trainer(folder: Path, stage: int) -> dict[str, Any]:
         auto = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
         config = dict.fromkeys(auto, "auto") | {"zero_optimization": zero, "zero_allow_untested_optimizer": True}
         job = trainer(
-            folder, model=filled_llama(), data=tokens(), max_steps=steps, lr_scheduler_type="constant", max_grad_norm=0.5,
-            weight_decay=0.1, deepspeed=config, use_cpu=False,
+            folder, model=filled_llama(), data=tokens(), max_steps=steps, lr_scheduler_type="constant",
+            max_grad_norm=0.5, weight_decay=0.1, deepspeed=config, use_cpu=False,
         )  # fmt: skip
         noting = Noting()
         if link is not None:

@@ -44,6 +44,10 @@ RULES = Rules(
 REVIEWERS = 3
 REQUEST_SHARE = 0.7
 """Share of a block's steps, at its start, with requests. The last outcomes are published in the other steps."""
+ANSWER_S = 60.0
+"""Seconds after the end of a block in which its last request has to be decided."""
+AGAIN_S = 2.0
+"""Seconds without a change after which it is requested again, because its ballot was lost or rejected."""
 SETTLE_S = 0.5
 """Seconds without a new event after which a block is over."""
 
@@ -72,8 +76,7 @@ class _Server(ServerFolder):
 async def measure_blocks(
     scratch: Path, ranks: SimulatedRanks, plans: Sequence[Plan], advance: Callable[[str], None]
 ) -> list[Block]:
-    """Return a block for each plan. Raises ProcessError if a process died or a block that should decide something did
-    not."""
+    """Return a block for each plan. Raises ProcessError if a process died, or if the wrong blocks decided something."""
     folder = Home(scratch).create(RUN, "custom")
     folder.server = server = _Server(folder.server.folder, RUN)
     files = [load_agent.__file__, *[load_reviewer.__file__] * REVIEWERS]
@@ -87,8 +90,8 @@ async def measure_blocks(
         for plan in plans:
             block = await meter.measure(plan)
             swarm.check()
-            if plan.requests and not block.decisions:
-                raise ProcessError(f"the agents decided nothing within {plan.steps} steps, so nothing was compared")
+            if bool(plan.requests) != bool(block.decisions):
+                raise ProcessError(f"{plan.requests} requests led to {block.decisions} decisions; run the bench again")
             blocks.append(block)
             advance(f"ranks {plan.ranks}, steps {plan.steps}, decisions {block.decisions}")
         await asyncio.to_thread(learner.client.close, "completed")
@@ -107,24 +110,40 @@ class PacedLearner:
             self.link, knobs, recipe="bench", metrics=(*busy_metrics(), MetricSpec(name=ASKED)), rules=RULES,
             mesh_code=mesh_code_hash(), keys=load_keys(swarm.folder.server.creds / KEYS), ranks=ranks,
         )  # fmt: skip
-        self.ranks, self._requests = ranks, 0
+        self.ranks, self._requests, self._requested_at = ranks, 0, 0.0
 
-    def train(self, plan: Plan) -> None:
+    def train(self, plan: Plan) -> int:
+        """Return the number of steps. There are more than planned if the last request is decided late. Raises
+        ProcessError if it is not decided within ANSWER_S."""
         self.ranks.use(plan.ranks)
-        began, requests = time.monotonic(), 0
-        for step in range(plan.steps):
-            is_answered = not self._requests or self._requests in self.link.times
-            is_due = requests * REQUEST_SHARE * plan.steps <= step * plan.requests
-            if requests < plan.requests and is_due and is_answered:
+        began, requests, step = time.monotonic(), 0, 0
+        while step < plan.steps or not self._is_answered:
+            is_due = requests < plan.requests and requests * REQUEST_SHARE * plan.steps <= step * plan.requests
+            if self._is_answered and is_due and step < plan.steps:
                 requests += 1
-                self._requests += 1
+                self._request()
+            elif not self._is_answered and time.monotonic() > self._requested_at + AGAIN_S:
+                self._request()
             tick = self.client.tick + 1
             # The reward rises, because the installed agents would propose changes otherwise.
             metrics = grpo_gauges(tick, 1.0) | {"reward": 1e-4 * tick, ASKED: float(self._requests)}
             self.client.observe(tick, metrics)
             self.client.poll()
-            time.sleep(max(0.0, began + (step + 1) * plan.seconds / plan.steps - time.monotonic()))
+            step += 1
+            time.sleep(max(0.0, began + step * plan.seconds / plan.steps - time.monotonic()))
+            if time.monotonic() > began + plan.seconds + ANSWER_S:
+                raise ProcessError(f"{plan.requests} requests were not decided within {ANSWER_S:g} s")
         time.sleep(max(0.0, began + plan.seconds - time.monotonic()))
+        return step
+
+    def _request(self) -> None:
+        self._requests += 1
+        self._requested_at = time.monotonic()
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether the newest request led to a change. Agents propose nothing before, so the next would be lost."""
+        return not self._requests or self._requests in self.link.times
 
 
 class _Meter:
@@ -138,7 +157,7 @@ class _Meter:
         """Return the costs from the first step until the last message is logged, without those of this measurement."""
         gloo = self._learner.ranks.gloo
         first, before, rank_messages, began = await self._read(), await self._read(), gloo.messages, time.monotonic()
-        await asyncio.to_thread(self._learner.train, plan)
+        steps = await asyncio.to_thread(self._learner.train, plan)
         previous, after, readings = before, await self._read(), 1
         while readings == 1 or after.events > previous.events:
             await asyncio.sleep(SETTLE_S)
@@ -154,7 +173,7 @@ class _Meter:
                     order_bytes = len(pickle.dumps(Orders((event.body,), False)))
         cost += Cost(copy_bytes=copy_bytes)
         rank_messages = gloo.messages - rank_messages
-        return Block(plan.ranks, plan.steps, decisions, seconds, rank_messages, order_bytes, cost)
+        return Block(plan.ranks, steps, decisions, seconds, rank_messages, order_bytes, cost)
 
     async def _read(self) -> Cost:
         counters = json.loads(await asyncio.to_thread(self._fetch))

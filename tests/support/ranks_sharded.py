@@ -21,6 +21,8 @@ from oven_learner.optim.step_gauges import Clip, gradient_norm
 
 ROWS = 4
 """Rows per micro-batch. Every rank gets the same rows, so that its weights can equal those of the unsharded model."""
+MIN_VALUE = 0.01
+"""Errors of smaller gauges are relative to this: a cosine near 0 is the difference of large sums in float32."""
 Optimizer = Callable[[list[Any]], torch.optim.Optimizer]
 
 
@@ -165,7 +167,10 @@ def _errors(shape: Shape, sharding: str, steps: int) -> Iterator[tuple[str, floa
     for name in sorted(names):
         pairs = [tuple(row.get(name, math.nan) for row in rows) for rows in zip(*readings, strict=True)]
         assert all(math.isnan(whole) == math.isnan(sharded) for whole, sharded in pairs), f"{name}: {pairs}"
-        yield name, max(abs(sharded - whole) / abs(whole) for whole, sharded in pairs if math.isfinite(whole) and whole)
+        yield (
+            name,
+            max(abs(sharded - whole) / max(abs(whole), MIN_VALUE) for whole, sharded in pairs if math.isfinite(whole)),
+        )
 
 
 def differences_after_rollback(steps: int, device: torch.device | None = None) -> dict[str, int]:

@@ -17,7 +17,7 @@ import deepspeed
 import torch
 from accelerate.state import DistributedType, PartialState
 from tests.support.attached import tokens, trainer
-from tests.support.ranks_sharded import SHAPES, Shape, Training
+from tests.support.ranks_sharded import MIN_VALUE, SHAPES, Shape, Training
 from tests.support.ranks_trainers import filled_llama
 from torch import distributed
 from transformers import TrainerCallback
@@ -28,8 +28,6 @@ from oven_learner.optim.zero_gauges import ZeroGauges, describe_obstacle
 from oven_learner.testing import FakeLink
 
 STAGES = (1, 2, 3)
-MIN_VALUE = 0.01
-"""Errors of smaller gauges are relative to this: a cosine near 0 is the difference of large sums in float32."""
 SHAPE_NAMES = ("uneven", "llama", "frozen")
 
 

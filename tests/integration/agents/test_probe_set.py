@@ -46,7 +46,7 @@ def key(settings: FrontierSettings) -> str:
 
 
 async def fetch() -> None:
-    await asyncio.to_thread(probe_set_process.fetch)
+    await asyncio.to_thread(probe_set_process.fetch.main, [], standalone_mode=False)
 
 
 async def test_replies_are_fetched_once_with_alternatives_and_stay_private(

@@ -133,7 +133,8 @@ def _store(rows: Iterable[Row], spool: Spool) -> Totals:
             totals.first_step = row.step
         if last_steps.get(EPOCH, -1) > row.step:
             row = row._replace(epoch=None)  # a late evaluation
-        last_steps.update(dict.fromkeys((*row.metrics, EPOCH), row.step))
+        last_steps.update(dict.fromkeys(row.metrics, row.step))
+        last_steps[EPOCH] = max(row.step, last_steps.get(EPOCH, -1))
         totals.metrics.update(row.metrics.keys())
         totals.negative.update(name for name, value in row.metrics.items() if value < 0)
         totals.observations += 1

@@ -58,19 +58,25 @@ def cache_key(settings: SortingSettings, seed: int) -> str:
 
 
 def warm_policy(
-    settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, cache: Path
+    settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, cache: Path, name: str = "policy"
 ) -> LlamaForCausalLM:
-    """Return the policy after its warm-up with these settings and seed, loaded from the cache or trained now."""
+    """Return the policy after its warm-up with these settings and seed, loaded from the cache or trained now. `name`
+    says in progress reports which model is trained."""
     return load_or_train(
         cache / f"grpo-warm-{cache_key(settings, seed)}",
         seed,
         lambda: build_model(settings, tokenizer),
-        lambda model, unfinished: _train(model, settings, tokenizer, seed, unfinished),
+        lambda model, unfinished: _train(model, settings, tokenizer, seed, unfinished, name),
     )
 
 
 def _train(
-    model: LlamaForCausalLM, settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, unfinished: Path
+    model: LlamaForCausalLM,
+    settings: SortingSettings,
+    tokenizer: PreTrainedTokenizerFast,
+    seed: int,
+    unfinished: Path,
+    name: str,
 ) -> None:
     pairs = habit_pairs(settings.lengths, settings.correct_share, random.Random(f"warm-up {seed}"))
     # The second beta is lower than usual, because the warm-up has only a few hundred steps.
@@ -81,7 +87,7 @@ def _train(
     model.train()
     batches = (list(islice(pairs, settings.sft_batch)) for _ in range(settings.sft_steps))
     trained = (model, optimizer, schedule)
-    for _, batch in resumable_steps("warm-up", batches, settings.sft_steps, trained, unfinished):
+    for _, batch in resumable_steps(f"warm-up of the {name}", batches, settings.sft_steps, trained, unfinished):
         ids, mask, labels = collate(batch, tokenizer)
         logits = model(input_ids=ids, attention_mask=mask).logits  # (batch, tokens, vocabulary)
         loss = cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
@@ -120,6 +126,7 @@ def build_teachers(
     the training (default: the weakest). Teachers that are not in the cache are trained now."""
     teachers = Teachers(trainer)
     for name in names:
-        teachers.add(name, warm_policy(TEACHER_SETTINGS[name](settings), tokenizer, seed, cache), tokenizer)
+        model = warm_policy(TEACHER_SETTINGS[name](settings), tokenizer, seed, cache, f"{name} teacher")
+        teachers.add(name, model, tokenizer)
     teachers.swap(active or names[0])
     return teachers

@@ -39,10 +39,10 @@ def build(settings: MotionSettings, start: Start, seed: int, cache: Path, output
     """Build the trainer for one start. The policy and its teachers are warmed up, or loaded from `cache` if an earlier
     run stored them there. The trainer writes its checkpoints to `output`."""
     narrow_settings = settings.model_copy(update={"hidden": settings.hidden // 2})
-    policy = _warm_policy(settings, settings.warm_reach, seed, cache)
+    policy = _warm_policy(settings, settings.warm_reach, seed, cache, "policy")
     teachers = {
-        "small": _warm_policy(narrow_settings, settings.warm_reach, seed + 1, cache),
-        "strong": _warm_policy(settings, FULL_REACH, seed + 2, cache),
+        "small": _warm_policy(narrow_settings, settings.warm_reach, seed + 1, cache, "small teacher"),
+        "strong": _warm_policy(settings, FULL_REACH, seed + 2, cache, "strong teacher"),
     }
     return PolicyTrainer(
         policy,
@@ -70,8 +70,8 @@ def build(settings: MotionSettings, start: Start, seed: int, cache: Path, output
     )
 
 
-def _warm_policy(settings: MotionSettings, reach: tuple[float, float], seed: int, cache: Path) -> Policy:
-    return load_or_warm_up(new_policy(settings, seed), settings, reach, seed, cache)
+def _warm_policy(settings: MotionSettings, reach: tuple[float, float], seed: int, cache: Path, name: str) -> Policy:
+    return load_or_warm_up(new_policy(settings, seed), settings, reach, seed, cache, name)
 
 
 def new_policy(settings: MotionSettings, seed: int) -> Policy:

@@ -56,9 +56,9 @@ WEIGHT_SETTINGS = (
 
 
 def load_or_warm_up(
-    policy: Policy, settings: MotionSettings, reach: tuple[float, float], seed: int, cache: Path
+    policy: Policy, settings: MotionSettings, reach: tuple[float, float], seed: int, cache: Path, name: str = "policy"
 ) -> Policy:
-    """Load the weights of a fresh policy from the cache, or train them with `warm_up`, which explains `reach`."""
+    """Load the weights of a fresh policy from the cache, or train them with `warm_up`, which explains the arguments."""
     weight_settings = {name: getattr(settings, name) for name in WEIGHT_SETTINGS}
     shapes = {name: list(weight.shape) for name, weight in policy.state_dict().items()}  # depend on the encoder
     key = key_of({"version": VERSION, "seed": seed, "reach": reach, "shapes": shapes, **weight_settings})
@@ -66,15 +66,21 @@ def load_or_warm_up(
         cache / f"motion-warm-{key}",
         seed,
         lambda: policy,
-        lambda fresh_policy, unfinished: warm_up(fresh_policy, settings, reach, seed, unfinished),
+        lambda fresh_policy, unfinished: warm_up(fresh_policy, settings, reach, seed, unfinished, name),
     ).eval()
 
 
 def warm_up(
-    policy: Policy, settings: MotionSettings, reach: tuple[float, float], seed: int, unfinished: Path | None = None
+    policy: Policy,
+    settings: MotionSettings,
+    reach: tuple[float, float],
+    seed: int,
+    unfinished: Path | None = None,
+    name: str = "policy",
 ) -> Policy:
     """Train `policy` on synthetic clips, and return it. `reach` is the minimum and maximum fraction of the full
-    rotation in these clips. Progress is saved to `unfinished`. Torch's global generator is restored."""
+    rotation in these clips. Progress is saved to `unfinished`, and reported under `name`. Torch's global generator is
+    restored."""
     optimizer = torch.optim.AdamW(
         policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95)
     )
@@ -82,7 +88,7 @@ def warm_up(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         trained = (policy, optimizer, schedule)
-        for _ in resumable_steps("warm-up", repeat(None), settings.warm_steps, trained, unfinished):
+        for _ in resumable_steps(f"warm-up of the {name}", repeat(None), settings.warm_steps, trained, unfinished):
             indices = torch.randint(len(TRAINING_TEXTS), (settings.warm_batch,)).tolist()
             texts = [TRAINING_TEXTS[index] for index in indices]
             reached_fractions = reach[0] + (reach[1] - reach[0]) * torch.rand(len(texts))

@@ -157,7 +157,10 @@ def list_agents(name: str | None, run: str | None, as_json: bool, endpoint: Endp
         if as_json:
             print(json.dumps([entry.model_dump(mode="json") for entry in table]))
         else:
-            print_table(HEADER, (entry.cells() for entry in table))
+            print_table(HEADER, (entry.cells() for entry in table if entry.state != "idle"))
+            if idle := [(entry.agent, entry.reason) for entry in table if entry.state == "idle"]:
+                print()
+                print_table(("agent", "why it has nothing to do in this run"), idle)
         return
     agents = [_describe(name)] if name else _describe_installed()
     if as_json:

@@ -60,7 +60,7 @@ def sent(oven: Oven, run: str, output: Path, limit: int) -> tuple[list[Event], s
     return oven.events(run), text
 
 
-@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("restart", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_continues_correctly_after_a_rollback(oven: Oven, tmp_path: Path, restart: bool) -> None:
     run = f"back-{restart}".lower()
     events, text = sent(oven, run, tmp_path, 0 if restart else 1_000_000)

@@ -64,7 +64,7 @@ def started_by(agent: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("how", [IN_PYTHON, IN_A_CALL])
+@pytest.mark.parametrize("how", [pytest.param(IN_PYTHON, marks=pytest.mark.slow), IN_A_CALL])
 def test_ctrl_c_ends_an_agent_whose_vote_never_returns(stack: Stack, how: str) -> None:
     up = stack.up("r", "--set", "recipe_options.mode=wait", until="step   12/12")
     path = hanging(stack, how)

@@ -144,7 +144,9 @@ async def test_a_reconnect_that_swallows_its_cancellation_leaves_no_connection(
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("third", [[], [signal.SIGTERM]], ids=["two", "three"])
+@pytest.mark.parametrize(
+    "third", [pytest.param([], marks=pytest.mark.slow, id="two"), pytest.param([signal.SIGTERM], id="three")]
+)
 def test_a_second_signal_ends_a_stack_that_hangs(stack: Stack, third: list[signal.Signals]) -> None:
     """Nobody reads what `up` prints, so it hangs in the line that says that it ends, or in one before that."""
     up = stack.up("hangs", "--set", "recipe_options.mode=wait", until="step   12/12")

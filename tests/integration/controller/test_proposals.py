@@ -27,7 +27,7 @@ def propose(stack: Stack, code: int, *args: str, why: str = "the reward stayed a
     return report
 
 
-@pytest.mark.parametrize("lockstep", ["true", "false"])
+@pytest.mark.parametrize("lockstep", [pytest.param("true", marks=pytest.mark.slow), "false"])
 async def test_a_proposal_is_bounded_as_a_newcomers_and_replays(stack: Stack, lockstep: str) -> None:
     stack.install({"learner": "oven_services:learner"})
     settings = [part for text in (*SETS, f"lockstep={lockstep}") for part in ("--set", text)]

@@ -76,7 +76,7 @@ def environment(server: Server, case: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "case",
-    [case if case in ("trainer", "accelerate") else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
+    [case if case == "accelerate" else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
 )
 async def test_a_script_without_edits_is_attached_and_trains_the_same_bits(case: str, tmp_path: Path) -> None:
     name, steps, _ = CASES[case]

@@ -38,6 +38,7 @@ def test_warm_up_learns_the_clips_and_leaves_the_generator_alone() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_a_diffusion_policy_makes_sensible_clips_after_its_warm_up() -> None:
     pytest.importorskip("diffusers")
     settings = MotionSettings(
@@ -54,7 +55,7 @@ def test_a_diffusion_policy_makes_sensible_clips_after_its_warm_up() -> None:
     assert noise < 0.15 < 0.25 < held_out()
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "diffusion"])
+@pytest.mark.parametrize("kind", ["gaussian", pytest.param("diffusion", marks=pytest.mark.slow)])
 def test_a_run_leaves_its_files_and_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
     if kind == "diffusion":
         pytest.importorskip("diffusers")

@@ -71,7 +71,8 @@ def train_once(folder: Path, steps: int, sharded: bool) -> None:
     job = build_trainer("trainer", output, steps, sharded, save_strategy="steps", save_steps=SAVE_STEPS)
     job.add_callback(Noting(Notes(folder), losses(job)))
     oven.attach(job)
-    job.train(resume_from_checkpoint=output.exists() or None)
+    # The folder itself exists as soon as one rank has built its trainer.
+    job.train(resume_from_checkpoint=any(output.glob("checkpoint-*")) or None)
 
 
 def build_trainer(kind: str, folder: Path, steps: int, sharded: bool, **more: Any) -> Any:

@@ -60,7 +60,7 @@ class ExampleRun:
         spec = ActuatorSpec(name=SCALE, kind="scalar", scale="log", low=0.01, high=100, value=1.0)
         metrics = (MetricSpec(name="reward", better="up"), MetricSpec(name="eval/accuracy", held_out=True))
         started = RunStarted(
-            **self._stamp(), recipe="bench", horizon=horizon, actuators=(spec,), metrics=metrics, keys=keys or {}
+            **self.stamp(), recipe="bench", horizon=horizon, actuators=(spec,), metrics=metrics, keys=keys or {}
         )
         yield Entry("learner", self.on.run, started)
         for name in AGENTS:
@@ -72,7 +72,7 @@ class ExampleRun:
         metrics |= {"reward": level, "loss": -level, "grad_norm": 1.0 + math.sin(tick), "learning_rate": 2e-5}
         if tick % 20 == 0:
             metrics["eval/accuracy"] = level
-        observation = Observation(**self._stamp(), tick=tick, step=tick, progress=0.5, metrics=metrics)
+        observation = Observation(**self.stamp(), tick=tick, step=tick, progress=0.5, metrics=metrics)
         return Entry("learner", self.on.observation, observation)
 
     def decision(self, tick: int, index: int, before: float, value: float) -> Iterator[Entry]:
@@ -98,7 +98,7 @@ class ExampleRun:
         )
         yield Entry("mesh", self.on.decision(ballot), decision)
         receipt = Receipt(
-            **self._stamp(),
+            **self.stamp(),
             decision_id=ballot,
             actuator=SCALE,
             status="applied",
@@ -109,7 +109,8 @@ class ExampleRun:
         )
         yield Entry("learner", self.on.receipt, receipt)
 
-    def _stamp(self) -> dict[str, int]:
+    def stamp(self) -> dict[str, int]:
+        """Return the number of the learner's next message."""
         self.n += 1
         return {"incarnation": 1, "n": self.n}
 

@@ -176,8 +176,7 @@ def list_agents(name: str | None, run: str | None, as_json: bool, endpoint: Endp
 
 async def _read_summary(access: RunAccess) -> RunSummary:
     view = RunSummary()
-    async for event in access.events(brief=True, report=warn):
-        view.feed(event)
+    await access.read_view(view)
     return view
 
 

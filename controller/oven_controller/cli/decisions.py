@@ -10,6 +10,7 @@ import click
 from oven_controller.cli import completion
 from oven_controller.cli.options import DEFAULT_RUN, json_option, remote_options, run_argument
 from oven_core.terminal_text import say
+from oven_runs.access.decision_explanations import read_explanations
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run
@@ -71,11 +72,8 @@ def decisions(
 
 
 async def _print_decisions(access: RunAccess, criteria: DecisionFilter, follow: bool, as_json: bool) -> None:
-    explanations = Explanations()
-    last_seq = 0
-    async for event in access.events(brief=True):
-        explanations.feed(event)
-        last_seq = event.seq
+    explanations = await read_explanations(access)
+    last_seq = explanations.seq
     if not follow:  # with --follow, an unknown name may still appear
         criteria.check_names(explanations.by_id.values())
     decisions, newest_time = explanations.by_id, explanations.newest_time

@@ -126,9 +126,7 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
     read_error = gap_report = ""
     warnings: list[str] = []
     try:
-        async for event in access.events(brief=True, report=warnings.append):
-            view.feed(event)
-            on_event(event)
+        await access.read_view(view, report=warnings.append, on_event=on_event)
         gap_report = access.missing_messages()
     except OvenError as error:
         read_error = str(error)

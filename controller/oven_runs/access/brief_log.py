@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import RunStarted
@@ -23,6 +24,7 @@ FIRST_OBSERVATIONS: Final = 3
 """Number of observations per set of metrics that are read before any is skipped, to recognise constant metrics."""
 TAIL_BYTES: Final = 100_000
 """Number of bytes at the end of the file in which no event is skipped."""
+_Item = TypeVar("_Item")
 _METRIC: Final = re.compile(rb'"([^"]*)":')
 _COSTS: Final = re.compile(rb'"committee/(tokens|cost_usd)"')
 """Matches observations with the judges' costs. They are never skipped, because readers add up the costs."""
@@ -34,6 +36,18 @@ _KEY_CHANGE: Final = re.compile(rb'\{"seq": \d+, "time": "[^"]*", "subject": "ov
 """Matches lines that may change the keys for verifying later events."""
 
 
+@dataclass
+class Progress:
+    """How far a BriefLog has read, and the lines that it keeps. Bytes are decoded as Latin-1, which fits all of them."""
+
+    offset: int = 0
+    seq: int = 0
+    tick: int | None = None
+    observation_counts: dict[str, int] = field(default_factory=dict)
+    observations: dict[str, str] = field(default_factory=dict)
+    latest: dict[str, str] = field(default_factory=dict)
+
+
 class BriefLog:
     """log.jsonl without superseded events. Iterate over it once. Raises the errors of LogFile.
 
@@ -42,38 +56,71 @@ class BriefLog:
     no event is skipped, so that the newest events are in order.
     """
 
-    def __init__(self, folder: RunFolder, *, growing: bool = False) -> None:
-        """`growing` means that the file is still being written, so an incomplete last line is ignored."""
-        self._log = LogFile(folder, growing=growing)
+    def __init__(self, folder: RunFolder, *, growing: bool = False, progress: Progress | None = None) -> None:
+        """`growing` means that the file is still being written, so an incomplete last line is ignored. Continue after
+        `progress`, as if this object had read the lines before it."""
+        progress = progress or Progress()
+        self._log = LogFile(folder, offset=progress.offset, seq=progress.seq, growing=growing, tick=progress.tick)
         self._run = folder.run.encode()
-        self._observation_counts = Counter[bytes]()
-        self._observations: dict[bytes, bytes] = {}  # set of metrics → its newest line, not yet superseded
-        self._latest: dict[bytes, bytes] = {}  # the newest StepClosed, and each agent's newest `done` by its subject
+        # set of metrics → number of observations that were read before any was skipped
+        self._observation_counts = Counter(_encode_keys(progress.observation_counts))
+        # set of metrics → its newest line, not yet superseded
+        self._observations = {key: _encode(line) for key, line in _encode_keys(progress.observations).items()}
+        # the newest StepClosed, and each agent's newest `done` by its subject
+        self._latest = {key: _encode(line) for key, line in _encode_keys(progress.latest).items()}
 
     @property
     def seq(self) -> int:
         """The sequence number of the last event read."""
         return self._log.seq
 
+    @property
+    def unread_bytes(self) -> int:
+        """Number of bytes in the file after the last line read."""
+        return self._log.size() - self._log.offset
+
+    def progress(self) -> Progress:
+        """Return how far this object has read. Call this only before or after `skim`."""
+        return Progress(
+            self._log.offset,
+            self._log.seq,
+            self._log.tick,
+            _decode_keys(self._observation_counts),
+            {key: _decode(line) for key, line in _decode_keys(self._observations).items()},
+            {key: _decode(line) for key, line in _decode_keys(self._latest).items()},
+        )
+
     def __iter__(self) -> Iterator[Event]:
-        log, lines = self._log, self._log.lines()
+        lines = self._log.lines()
+        yield from self._skim(lines)
+        yield from self._release(self._observations, self._latest)
+        for line in lines:  # the rest of the file
+            yield self._log.read(line)
+
+    def skim(self, on_line: Callable[[bytes], object]) -> Iterator[Event]:
+        """Yield the events before the last TAIL_BYTES. `on_line` is called with every line."""
+        yield from self._skim(self._log.lines(), on_line)
+
+    def _skim(self, lines: Iterator[bytes], on_line: Callable[[bytes], object] | None = None) -> Iterator[Event]:
+        log = self._log
         tail_start = log.size() - TAIL_BYTES
+        if log.offset >= tail_start:
+            return
         for line in lines:
+            if on_line is not None:
+                on_line(line)
             head = _SKIPPABLE.match(line)
             is_next = head is not None and int(head["seq"]) == log.seq + 1 and head["run"] == self._run
             if head is not None and is_next and self._keep(head, line):
                 log.advance(line, log.seq + 1)
                 if log.offset < tail_start:
                     continue
-                break
+                return
             yield from self._release(self._observations)
             event = log.read(line)
             if isinstance(event.body, RunStarted):  # earlier events cannot be verified with this event's keys
                 yield from self._release(self._latest)
             yield event
-        yield from self._release(self._observations, self._latest)
-        for line in lines:  # the rest of the file
-            yield log.read(line)
 
     def _keep(self, head: re.Match[bytes], line: bytes) -> bool:
         """Keep the line until it is superseded. Return False if it has to be read now."""
@@ -101,6 +148,22 @@ class BriefLog:
         for lines in kept_lines:
             lines.clear()
         yield from sorted(events, key=lambda event: event.seq)
+
+
+def _decode(line: bytes) -> str:
+    return line.decode("latin-1")
+
+
+def _encode(line: str) -> bytes:
+    return line.encode("latin-1")
+
+
+def _decode_keys(items: Mapping[bytes, _Item]) -> dict[str, _Item]:
+    return {_decode(key): item for key, item in items.items()}
+
+
+def _encode_keys(items: Mapping[str, _Item]) -> dict[bytes, _Item]:
+    return {_encode(key): item for key, item in items.items()}
 
 
 def newest_events(folder: RunFolder, count: int, keyring: Keyring, *, growing: bool = False) -> list[Event]:

@@ -26,9 +26,7 @@ async def read_explanations(access: RunAccess, on_event: Callable[[Event], objec
     """Read the explanations of a run's decisions from its log. `on_event` is called with each event, and may raise to
     stop. Raises the errors of `RunAccess.events`."""
     explanations = Explanations()
-    async for event in access.events(brief=True):
-        explanations.feed(event)
-        on_event(event)
+    await access.read_view(explanations, on_event=on_event)
     return explanations
 
 

@@ -12,7 +12,7 @@ from oven_core.errors import BusError
 from oven_core.protocol.events import Event
 from oven_core.security.signing import Keyring, load_keys
 from oven_core.terminal_text import warn
-from oven_runs.access.run_access import RunAccess
+from oven_runs.access.run_access import LogView, RunAccess
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.home.run_info import RunInfo
 
@@ -106,6 +106,28 @@ class LocalRun(RunAccess):
         async with contextlib.aclosing(self.stored(last_seq)) as log:
             async for event in log:
                 yield event
+
+    async def read_view(
+        self,
+        view: LogView,
+        *,
+        report: Callable[[str], object] = warn,
+        on_event: Callable[[Event], object] = lambda _: None,
+    ) -> None:
+        """Feed the log so far to a new view. It starts with the saved checkpoint of a long log (log_checkpoint)."""
+        from oven_runs.access.log_checkpoint import read_with_checkpoint
+
+        is_locked, keyring, last_seq = self.folder.is_locked(), self.keyring(), 0
+        if not is_locked:
+            await self._recover(report)
+        if not is_locked or self.folder.export.exists():
+            keyring, last_seq = read_with_checkpoint(self.folder, view, growing=is_locked, on_event=on_event)
+        if is_locked:
+            async with contextlib.aclosing(self._live_events(last_seq, exact=False)) as events:
+                async for raw in events:
+                    event = keyring.verify(raw)
+                    view.feed(event)
+                    on_event(event)
 
     async def newest(self, count: int) -> list[Event]:
         from oven_runs.access.brief_log import newest_events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 from oven_core.errors import ConfigError, reason
@@ -75,24 +75,22 @@ class LogFile:
         offset: int = 0,
         seq: int = 0,
         growing: bool = False,
-        on_line: Callable[[bytes], object] | None = None,
+        tick: int | None = None,
     ) -> None:
         """Start after byte `offset`, the end of event `seq`. `growing` means that the file is still being written, so
-        an incomplete last line is ignored. `on_line` is called with every line."""
+        an incomplete last line is ignored. `tick` is that of the last observation before `offset`, for errors."""
         self.offset = offset
         """Bytes read so far, up to the end of a line."""
         self.seq = seq
         """Sequence number of the last event read."""
-        self._folder, self._growing, self._on_line = folder, growing, on_line
+        self.tick = tick
+        """Tick of the last decoded observation, None before the first one."""
+        self._folder, self._growing = folder, growing
         self._line_number = seq  # of the last line read
-        self._tick: int | None = None
 
     def __iter__(self) -> Iterator[Event]:
         for line in self.lines():
-            event = self.read(line)
-            if self._on_line is not None:
-                self._on_line(line)
-            yield event
+            yield self.read(line)
 
     def size(self) -> int:
         """Return the file's present size in bytes."""
@@ -138,15 +136,15 @@ class LogFile:
         if isinstance(event.body, Malformed) and event.body.fault == "removed":
             raise ConfigError(event.body.reason)
         if isinstance(event.body, Observation):
-            self._tick = event.body.tick
+            self.tick = event.body.tick
         return event
 
     def _make_error(self, problem: str) -> ConfigError:
         readable = "no line before it can be read"
         if self._line_number > 1:
             readable = f"the {self._line_number - 1} lines before it are intact"
-        if self._tick:
-            readable += f", up to tick {self._tick}: `--until {self._tick - 1}` reads them"
+        if self.tick:
+            readable += f", up to tick {self.tick}: `--until {self.tick - 1}` reads them"
         return ConfigError(f"{self._folder.export}, line {self._line_number}: {problem}; {readable}; {self._remedy()}")
 
     def _remedy(self) -> str:

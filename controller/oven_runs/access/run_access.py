@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from oven_core.errors import BusError, RefusedError
 from oven_core.protocol.events import Event
@@ -24,6 +24,8 @@ from oven_core.protocol.names import Subjects
 from oven_core.security.signing import Keyring
 from oven_core.terminal_text import warn
 from oven_runs.home.run_info import RunInfo
+from oven_runs.log.explanation import Explanations
+from oven_runs.log.run_summary import RunSummary
 
 if TYPE_CHECKING:  # slow to import, and the monitor should draw its first screen without it
     from oven_core.bus.connection import Bus
@@ -31,6 +33,8 @@ if TYPE_CHECKING:  # slow to import, and the monitor should draw its first scree
     from oven_core.protocol.permissions import Role
 
 _Item = TypeVar("_Item")
+LogView: TypeAlias = RunSummary | Explanations
+"""A view of a run's log, to which the events are fed in order."""
 
 RETRY_S: Final = 0.25
 """Seconds between two attempts to connect."""
@@ -122,6 +126,20 @@ class RunAccess(ABC):
                 if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
                     return
                 yield event
+
+    async def read_view(
+        self,
+        view: LogView,
+        *,
+        report: Callable[[str], object] = warn,
+        on_event: Callable[[Event], object] = lambda _: None,
+    ) -> None:
+        """Feed the log so far to a new view. `on_event` is called with each event that is read, and may raise to stop.
+        `report` is passed to `raw_events`. Raises the errors of `events`."""
+        async with contextlib.aclosing(self.events(brief=True, report=report)) as log:
+            async for event in log:
+                view.feed(event)
+                on_event(event)
 
     async def newest(self, count: int) -> list[Event]:
         """Return the newest `count` events, verified."""

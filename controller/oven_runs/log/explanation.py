@@ -60,6 +60,8 @@ class Explanations:
 
     by_id: dict[str, Explanation] = field(default_factory=dict)
     """Explanations by decision id, without the added prompts. Use `get` to include them."""
+    seq: int = 0
+    """Sequence number of the newest event."""
     newest_time: datetime | None = None
     """Time of the newest event."""
     step: int = 0
@@ -76,7 +78,7 @@ class Explanations:
 
     def feed(self, event: Event) -> None:
         """Add the next event."""
-        self.newest_time, self.changed_id = event.time, ""
+        self.seq, self.newest_time, self.changed_id = event.seq, event.time, ""
         match event.body:
             case Observation() as body:
                 self.step, self.tick = body.step, max(self.tick, body.tick)

@@ -1,0 +1,206 @@
+"""Saves what the commands know about a long log, so that the next command reads only the rest of it.
+
+A checkpoint has the summary and the explanations of the log's first events, as a BriefLog yields them. It is believed
+only if its MAC, with a key of this home, is right, and if that part of log.jsonl still has the same SHA-256. Otherwise
+the whole log is read, so a change of either file is noticed as if there were no checkpoint. A checkpoint is never
+needed, and a missing or incomplete one is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from pydantic_core import to_json
+
+from oven_core.errors import OvenError
+from oven_core.files import write_atomic
+from oven_core.mesh.code_hash import mesh_code_hash
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import RunStarted
+from oven_core.protocol.operator_messages import OperatorKey
+from oven_core.security.signing import Keyring
+from oven_core.terminal_text import warn
+from oven_runs.access import brief_log, log_sources
+from oven_runs.access.brief_log import BriefLog, Progress
+from oven_runs.access.run_access import LogView
+from oven_runs.home.run_folder import RunFolder
+from oven_runs.log import active_alerts, explanation, run_summary
+from oven_runs.log.explanation import Explanations
+from oven_runs.log.run_summary import RunSummary
+
+FILE: Final = "log.checkpoint"
+"""Name of the checkpoint in the run's folder."""
+KEY_FILE: Final = "checkpoint.key"
+"""Name of the key in the home's cache."""
+MIN_BYTES: Final = 4 << 20
+"""Minimum number of bytes that a new checkpoint adds. Reading them takes about 0.2 s."""
+MIN_GROWTH: Final = 1 / 16
+"""Minimum growth of the log between two checkpoints. Writing one takes longer for a longer log."""
+_KEY_BYTES: Final = 32
+_CHUNK_BYTES: Final = 1 << 20
+
+
+@dataclass
+class _Header:
+    run: str
+    pin: str | None
+    code: str
+    digest: str = ""
+    """SHA-256 of the part of log.jsonl that was read."""
+    progress: Progress = field(default_factory=Progress)
+    key_lines: list[str] = field(default_factory=list)
+    """The log's lines that may have changed the keys for verifying later events."""
+
+
+class Checkpoint:
+    """The state of reading a log up to some event. `open` returns the saved one, or one at the log's start."""
+
+    def __init__(self, folder: RunFolder, growing: bool) -> None:
+        self._folder = folder
+        self._header = _Header(folder.run, folder.pin(), _code_hash())
+        self._digest = hashlib.sha256()
+        self._views: dict[type[LogView], LogView | bytes] = {}
+        self.fault = ""
+        """Why the saved checkpoint is not used, empty if it is."""
+        try:
+            self._load()
+        except (OSError, ValueError) as error:
+            self.fault = f"{FILE} is missing" if isinstance(error, FileNotFoundError) else str(error)
+        self.log = BriefLog(folder, growing=growing, progress=self._header.progress)
+        """The log after this checkpoint."""
+        self.keyring = Keyring(self._header.pin)
+        """Verifies the events of `log`."""
+        for line in self._header.key_lines:
+            self.keyring.verify(Event.from_line(line))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much of the log is unread that a new checkpoint saves time."""
+        return self.log.unread_bytes > max(MIN_BYTES, self._header.progress.offset * MIN_GROWTH)
+
+    def restore(self, view: LogView) -> None:
+        """Give a new view the state that it had after the events of this checkpoint."""
+        if saved := self._views.get(type(view)):
+            restored = _adapter(type(view)).validate_json(saved) if isinstance(saved, bytes) else saved
+            vars(view).update(vars(restored))
+
+    def advance(self, view: LogView, on_event: Callable[[Event], object] = lambda _: None) -> None:
+        """Read the log almost to its end, and save a new checkpoint if the home is writable. `view` was restored, and
+        gets the events. `on_event` is called with each event, and may raise to stop. Raises the errors of LogFile."""
+        other = Explanations() if isinstance(view, RunSummary) else RunSummary()
+        self.restore(other)
+        for raw in self.log.skim(self._digest.update):
+            event = self.keyring.verify(raw)
+            view.feed(event)
+            other.feed(event)
+            on_event(event)
+            if isinstance(event.body, RunStarted | OperatorKey):
+                self._header.key_lines.append(event.line())
+        self._views = {type(view): view, type(other): other}
+        self._header.progress, self._header.digest = self.log.progress(), self._digest.hexdigest()
+        with contextlib.suppress(OSError, ValueError):
+            self._save()
+
+    def _load(self) -> None:
+        """Read the saved checkpoint. Raises OSError if it cannot be read, and ValueError if it is not to be believed."""
+        mac, _, content = (self._folder.path / FILE).read_bytes().partition(b"\n")
+        key = _read_key(self._folder)
+        if not hmac.compare_digest(mac, _mac(key, content)):
+            raise ValueError(f"{FILE} was not written in this home, or was changed")
+        header_json, summary, explanations = content.split(b"\n")
+        header: _Header = _adapter(_Header).validate_json(header_json)
+        if (header.run, header.pin, header.code) != (self._header.run, self._header.pin, self._header.code):
+            raise ValueError(f"{FILE} is from another version or has other keys")
+        digest = _hash_start(self._folder.export, header.progress.offset)
+        if digest.hexdigest() != header.digest:
+            raise ValueError(f"{FILE} does not match {self._folder.export.name}")
+        self._header, self._digest = header, digest
+        self._views = {RunSummary: summary, Explanations: explanations}
+
+    def _save(self) -> None:
+        key = _read_key(self._folder, create=True)
+        parts = self._header, self._views[RunSummary], self._views[Explanations]
+        content = b"\n".join(to_json(part, inf_nan_mode="strings") for part in parts)
+        write_atomic(self._folder.path / FILE, _mac(key, content) + b"\n" + content, private=True)
+
+
+def read_with_checkpoint(
+    folder: RunFolder, view: LogView, *, growing: bool, on_event: Callable[[Event], object] = lambda _: None
+) -> tuple[Keyring, int]:
+    """Feed the verified events of log.jsonl to a new view. Return the keyring and the sequence number of the last event.
+    Raises the errors of LogFile."""
+    checkpoint = Checkpoint(folder, growing)
+    checkpoint.restore(view)
+    if checkpoint.is_behind:
+        if checkpoint.fault:
+            warn(f"reading the whole log of run {folder.run!r}, because {checkpoint.fault}")
+        checkpoint.advance(view, on_event)
+    for raw in checkpoint.log:
+        event = checkpoint.keyring.verify(raw)
+        view.feed(event)
+        on_event(event)
+    return checkpoint.keyring, checkpoint.log.seq
+
+
+def refresh(folder: RunFolder, *, growing: bool) -> None:
+    """Save a new checkpoint if the log has grown enough. Errors are left to the commands that read the log."""
+    with contextlib.suppress(OSError, OvenError):
+        checkpoint = Checkpoint(folder, growing)
+        if checkpoint.is_behind:
+            summary = RunSummary()
+            checkpoint.restore(summary)
+            checkpoint.advance(summary)
+
+
+@cache
+def _adapter(model: type) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
+
+
+@cache
+def _code_hash() -> str:
+    """Return the hash of the code that determines a checkpoint's content."""
+    digest = hashlib.sha256(mesh_code_hash().encode())
+    for module in (brief_log, log_sources, run_summary, explanation, active_alerts):
+        digest.update(Path(inspect.getfile(module)).read_bytes())
+    digest.update(Path(__file__).read_bytes())
+    return digest.hexdigest()
+
+
+def _read_key(folder: RunFolder, *, create: bool = False) -> bytes:
+    """Return the home's key for checkpoints. Raises ValueError if there is none, and OSError if it cannot be read."""
+    runs = folder.path.parent
+    path = runs.parent / "cache" / KEY_FILE
+    if runs.name != "runs":
+        raise ValueError("it is not in a home")
+    if create and not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        write_atomic(path, os.urandom(_KEY_BYTES), private=True)
+    key = path.read_bytes()
+    if len(key) != _KEY_BYTES:
+        raise ValueError(f"{path} does not have {_KEY_BYTES} bytes")
+    return key
+
+
+def _mac(key: bytes, content: bytes) -> bytes:
+    return hmac.digest(key, content, "sha256").hex().encode()
+
+
+def _hash_start(path: Path, size: int) -> Any:
+    """Return the SHA-256 object of a file's first `size` bytes, or of the whole file if it is shorter."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while size and (count := file.readinto(buffer[: min(size, _CHUNK_BYTES)])):
+            digest.update(buffer[:count])
+            size -= count
+    return digest

@@ -19,7 +19,7 @@ from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
 from oven_runs.home.run_folder import RunFolder
 
-CYCLE: Final = 12
+CYCLE: Final = 40
 """Ticks between two proposals."""
 RULES: Final = Rules(evidence_kinds=1, max_interventions=1_000_000, reversals=1_000_000).with_grants_for(AGENTS)
 """Rules that allow a decision in every cycle."""

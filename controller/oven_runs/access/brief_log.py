@@ -8,10 +8,12 @@ forged observation could thus hide an older one. `replay --verify` reports such 
 
 from __future__ import annotations
 
+import os
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import FileIO
 from typing import Final, TypeVar
 
 from oven_core.protocol.events import Event
@@ -34,6 +36,9 @@ _SKIPPABLE: Final = re.compile(
 )
 _KEY_CHANGE: Final = re.compile(rb'\{"seq": \d+, "time": "[^"]*", "subject": "oven\.[^".]+\.(run|operator)[".]')
 """Matches lines that may change the keys for verifying later events."""
+_KEY_SUBJECT: Final = re.compile(rb'\.(?:run|operator)[".]')
+"""Finds candidates for _KEY_CHANGE anywhere in a chunk, which is faster than matching each line."""
+_CHUNK_BYTES: Final = 1 << 20
 
 
 @dataclass
@@ -169,13 +174,48 @@ def _encode_keys(items: Mapping[str, _Item]) -> dict[bytes, _Item]:
 def newest_events(folder: RunFolder, count: int, keyring: Keyring, *, growing: bool = False) -> list[Event]:
     """Return the newest `count` events of log.jsonl, verified, and any that are added during the call. Earlier lines
     are decoded only if they may change the keys. Raises the errors of LogFile."""
-    log, newest = LogFile(folder, growing=growing), deque[bytes]()
-    offset = skipped_count = 0
-    for line in log.lines():
-        newest.append(line)
-        if len(newest) > count:
-            oldest = newest.popleft()
-            offset, skipped_count = offset + len(oldest), skipped_count + 1
-            if _KEY_CHANGE.match(oldest):
-                keyring.verify(log.decode(oldest))
-    return [keyring.verify(event) for event in LogFile(folder, offset=offset, seq=skipped_count, growing=growing)]
+    line_count = 0
+    with folder.export.open("rb", buffering=0) as file:
+        start = _newest_start(file, count, growing)
+        for chunk in _line_chunks(file, start):
+            for candidate in _KEY_SUBJECT.finditer(chunk):
+                line_start = chunk.rfind(b"\n", 0, candidate.start()) + 1
+                if _KEY_CHANGE.match(chunk, line_start, candidate.end()):
+                    number = line_count + chunk.count(b"\n", 0, line_start) + 1
+                    line = chunk[line_start : chunk.index(b"\n", line_start) + 1]
+                    keyring.verify(LogFile(folder, seq=number).decode(line))
+            line_count += chunk.count(b"\n")
+    return [keyring.verify(event) for event in LogFile(folder, offset=start, seq=line_count, growing=growing)]
+
+
+def _newest_start(file: FileIO, count: int, growing: bool) -> int:
+    """Return the offset of the last `count` lines, or 0 if there are fewer. If the file is growing, an incomplete last
+    line does not count."""
+    size, length = file.seek(0, os.SEEK_END), _CHUNK_BYTES
+    while True:
+        start = max(0, size - length)
+        file.seek(start)
+        tail = file.read(size - start)
+        if growing:
+            tail = tail[: tail.rfind(b"\n") + 1]
+        if start == 0 or tail.count(b"\n") > count:
+            break
+        length *= 2
+    position = len(tail) - 1  # at the end of the last line
+    for _ in range(count):
+        if (position := tail.rfind(b"\n", 0, max(0, position))) < 0:
+            return start
+    return start + position + 1
+
+
+def _line_chunks(file: FileIO, end: int) -> Iterator[bytes]:
+    """Yield the file up to `end`, the end of a line, in chunks of whole lines."""
+    file.seek(0)
+    position, rest = 0, b""
+    while position < end and (data := file.read(min(_CHUNK_BYTES, end - position))):
+        position += len(data)
+        chunk, newline, data = data.rpartition(b"\n")
+        if newline:
+            yield rest + chunk + newline
+            rest = b""
+        rest += data

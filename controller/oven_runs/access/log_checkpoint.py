@@ -9,6 +9,7 @@ needed, and a missing or incomplete one is replaced.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import hmac
 import inspect
@@ -91,8 +92,7 @@ class Checkpoint:
     def restore(self, view: LogView) -> None:
         """Give a new view the state that it had after the events of this checkpoint."""
         if saved := self._views.get(type(view)):
-            restored = _adapter(type(view)).validate_json(saved) if isinstance(saved, bytes) else saved
-            vars(view).update(vars(restored))
+            vars(view).update(vars(_decode(type(view), saved) if isinstance(saved, bytes) else saved))
 
     def advance(self, view: LogView, on_event: Callable[[Event], object] = lambda _: None) -> None:
         """Read the log almost to its end, and save a new checkpoint if the home is writable. `view` was restored, and
@@ -165,6 +165,18 @@ def refresh(folder: RunFolder, *, growing: bool) -> None:
 @cache
 def _adapter(model: type) -> TypeAdapter[Any]:
     return TypeAdapter(model)
+
+
+def _decode(kind: type[LogView], saved: bytes) -> LogView:
+    """Decode a view without garbage collections, which would take longer than the decoding and find nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        view: LogView = _adapter(kind).validate_json(saved)
+        return view
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @cache

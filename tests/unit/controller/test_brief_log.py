@@ -15,17 +15,20 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation
-from oven_runs.access.brief_log import BriefLog
+from oven_runs.access.brief_log import BriefLog, newest_events
 from oven_runs.access.decision_explanations import read_explanations
 from oven_runs.access.local_run import LocalRun
 from oven_runs.access.log_sources import exported_events
+from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import Home, RunFolder
 
 EVENTS = 3000
 
 
 class FullRun(LocalRun):
-    """Reads every event even where a brief log would be enough."""
+    """Reads every event even where a brief log or a checkpoint would be enough."""
+
+    read_view = RunAccess.read_view
 
     async def raw_events(
         self, *, exact: bool = False, brief: bool = False, report: Callable[[str], object] = print
@@ -122,3 +125,27 @@ def test_observations_with_costs_are_all_read(tmp_path: Path) -> None:
     folder.export.write_text(text.replace('"reward":', '"committee/tokens":1.0,"reward":'))
     observations = [event for event in BriefLog(folder) if isinstance(event.body, Observation)]
     assert len(observations) == text.count('"type": "Observation"')
+
+
+async def test_the_newest_events_of_a_growing_log_end_with_its_last_whole_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oven_runs.access.brief_log._CHUNK_BYTES", 1000)
+    folder = long_run(tmp_path, 300)
+    events = [event async for event in LocalRun(folder).events()]
+    text = folder.export.read_text()
+    for content, expected in (
+        (text, events),
+        (text.removesuffix("\n"), events[:-1]),
+        (text + '{"seq": 301, "ti', events),
+    ):
+        folder.export.write_text(content)
+        for count in (1, 2, 99, 299, 300, 301):
+            assert newest_events(folder, count, LocalRun(folder).keyring(), growing=True) == expected[-count:]
+
+
+def test_a_damaged_key_line_before_the_newest_events_is_reported_with_its_number(tmp_path: Path) -> None:
+    folder = long_run(tmp_path)
+    folder.export.write_text(folder.export.read_text().replace('"type": "RunStarted"', '"type" "RunStarted"', 1))
+    with pytest.raises(ConfigError, match=r"log\.jsonl, line 1: "):
+        newest_events(folder, 10, LocalRun(folder).keyring())

@@ -269,10 +269,11 @@ class HarmWatch:
         """Return how far the metric fell, in standard errors, or 0 if it did not fall or too little was measured."""
         if len(after) < self.min_samples or len(watched.before) < self.min_samples:
             return 0.0
-        worst_before = min(watched.sign * value for value in watched.before)
-        best_after = max(watched.sign * value for value in after)
+        is_apart = max(after) < min(watched.before) if watched.sign > 0 else min(after) > max(watched.before)
+        if not is_apart:
+            return 0.0
         effect = measure_effect(watched.before, after, watched.sign, watched.before)
-        if best_after >= worst_before or -effect.gain < MIN_FALL * abs(effect.before):
+        if -effect.gain < MIN_FALL * abs(effect.before):
             return 0.0
         return -effect.gain / effect.noise if effect.noise > 0 else math.inf
 

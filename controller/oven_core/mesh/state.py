@@ -310,10 +310,6 @@ class State:
             if agent.is_live and self.tick - agent.last_tick > self.rules.silent_ticks:
                 agent.is_live = False
 
-    def live_agents(self) -> tuple[str, ...]:
-        """Return the names of the live agents, sorted."""
-        return tuple(sorted(name for name, agent in self.agents.items() if agent.is_live))
-
     def is_shadow(self, name: str) -> bool:
         """Return whether the agent's votes are logged but not counted.
 
@@ -333,8 +329,15 @@ class State:
         return Standing(self.reputations.get(name, 1.0), self.is_shadow(name), newcomer, decides_alone and not newcomer)
 
     def voters(self) -> tuple[str, ...]:
-        """Return the live agents whose votes count, without those that cannot vote until they join again."""
-        return tuple(name for name in self.live_agents() if not (self.is_shadow(name) or self.agents[name].cannot_fire))
+        """Return the live agents whose votes count, sorted, without those that cannot vote until they join again."""
+        return tuple(sorted(name for name, agent in self.agents.items() if self._is_voter(name, agent)))
+
+    def voters_are_done(self) -> bool:
+        """Return whether all voters have finished the current tick."""
+        return all(agent.done_tick >= self.tick or not self._is_voter(name, agent) for name, agent in self.agents.items())
+
+    def _is_voter(self, name: str, agent: Agent) -> bool:
+        return agent.is_live and not agent.cannot_fire and not self.is_shadow(name)
 
     def autonomy_for(self, actuator: str) -> Autonomy:
         """Return the autonomy that an operator set for the actuator, or else the one in the rules."""

@@ -28,7 +28,7 @@ from oven_core.mesh.state import State
 from oven_core.protocol import names
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.codec import Malformed
-from oven_core.protocol.events import Event
+from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
@@ -66,9 +66,10 @@ class Mesh:
         self.pending: dict[str, Output] = {}
         """Outputs that are not yet in the log, by subject, in the order in which they were computed."""
         self._read_back = ReadBack(self.pending)
+        self._subject_prefix = f"{self.subjects.base}."
         self._seq = 0  # sequence number of the current event
         self._index = 0  # number of ids that the current event has used
-        self._stored_at = 0.0  # Unix time at which the current event was stored
+        self._stored_at = UNKNOWN_TIME  # time at which the current event was stored
         self._emitted: list[Output] = []
 
     def step(self, event: Event) -> list[Output]:
@@ -76,10 +77,10 @@ class Mesh:
 
         Skips events that were already handled. Never raises, whatever an agent writes, because all replicas must
         handle it alike. `signing.Keyring` has verified the signatures, so a forged event arrives as Malformed."""
-        if event.seq <= self._seq or not event.subject.startswith(f"{self.subjects.base}."):
+        if event.seq <= self._seq or not event.subject.startswith(self._subject_prefix):
             return []
         self._seq, self._index, self._emitted = event.seq, 0, []
-        self._stored_at = event.time.timestamp()
+        self._stored_at = event.time
         kind = names.kind(event.subject)
         if isinstance(event.body, Malformed):
             # This includes the mesh's own subjects. An attacker can make the server write an acknowledgement there.
@@ -121,7 +122,7 @@ class Mesh:
             if body.tick < state.tick:
                 state.counters["observation.tick_went_back"] += 1
             elif body.tick > state.tick:
-                state.pace.add(self._stored_at)
+                state.pace.add(self._stored_at.timestamp())
             state.tick, state.observed = max(state.tick, body.tick), True
             state.apply_observation(body)
             self._publish(self.outcomes.observe(body))
@@ -252,7 +253,7 @@ class Mesh:
         self._close_ready()
         if not state.lockstep or not state.observed or state.ended or self.ballots or state.closed_tick >= state.tick:
             return
-        if all(state.agents[name].done_tick >= state.tick for name in state.voters()):
+        if state.voters_are_done():
             state.closed_tick = state.tick
             self._emit(self.subjects.step(state.tick), StepClosed(tick=state.tick))
 

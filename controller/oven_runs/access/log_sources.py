@@ -86,6 +86,7 @@ class LogFile:
         self.tick = tick
         """Tick of the last decoded observation, None before the first one."""
         self._folder, self._growing = folder, growing
+        self._subject_prefix = f"oven.{folder.run}."
         self._line_number = seq  # of the last line read
 
     def __iter__(self) -> Iterator[Event]:
@@ -130,7 +131,7 @@ class LogFile:
         except (ValueError, KeyError, TypeError) as error:
             is_truncated = not line.endswith(b"\n") and line.startswith(b"{")
             raise self._make_error("the line is truncated" if is_truncated else reason(error)) from error
-        if not event.subject.startswith(f"oven.{self._folder.run}."):
+        if not event.subject.startswith(self._subject_prefix):
             run = self._folder.run
             raise self._make_error(f"the event's subject is {event.subject}, so this is not the log of run {run!r}")
         if isinstance(event.body, Malformed) and event.body.fault == "removed":

@@ -77,8 +77,9 @@ class Replay:
         report, kind = self._report, names.kind(event.subject)
         report.events += 1
         report.by_kind[kind] += 1
-        check_version(event)
-        if kind in OUTPUT_KINDS and not isinstance(event.body, Malformed) and not self.mesh.repeats(event):
+        if isinstance(event.body, Malformed):
+            check_version(event)
+        elif kind in OUTPUT_KINDS and not self.mesh.repeats(event):
             number, output = self._unmatched.pop(event.subject, (0, None))
             self._last_logged = max(self._last_logged, number)
             self._compare(event, output)

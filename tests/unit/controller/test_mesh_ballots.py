@@ -75,9 +75,9 @@ def test_a_ballot_does_not_await_agents_that_left_or_are_silent() -> None:
     log.tick(1)
     log.propose("amy", 0.5)
     log.tick(1)
-    assert log.mesh.state.live_agents() == ("amy", "bob")
+    assert log.mesh.state.voters() == ("amy", "bob")
     log.tick(1)
-    assert log.mesh.state.live_agents() == ("amy",)
+    assert log.mesh.state.voters() == ("amy",)
     assert len(log.decisions) == 1
 
 
@@ -85,7 +85,7 @@ def test_an_agent_that_cannot_fire_says_why_and_stays() -> None:
     log = Log.running("amy")
     log.status("amy", "cannot_fire", reason="no metric eval/accuracy")
     assert log.mesh.state.agents["amy"].cannot_fire == "no metric eval/accuracy"
-    assert log.mesh.state.live_agents() == ("amy",)
+    assert log.mesh.state.agents["amy"].is_live
 
 
 def test_no_ballot_waits_for_an_agent_that_cannot_fire_until_it_joins_again() -> None:

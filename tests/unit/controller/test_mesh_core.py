@@ -63,7 +63,7 @@ def test_a_restart_uses_the_new_values_and_keeps_decisions_in_flight() -> None:
     log.restart(specs=(SPECS[0].model_copy(update={"value": 0.7}),), tick=2)
     state = log.mesh.state
     assert (state.tick, state.effective, list(state.in_flight)) == (4, {LR: 0.7}, [decision.id])
-    assert state.live_agents() == ("amy",) and state.interventions == 1
+    assert state.voters() == ("amy",) and state.interventions == 1
     log.receipt(decision, "unknown")
     assert state.effective == {LR: 0.7} and not state.in_flight
 

@@ -20,6 +20,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "monitor": "The monitor's CPU at 20 and 500 observations per second, key to paint, and first paint.",
     "opening": "Time and memory to open a run of 1,000,000 events in the monitor.",
     "overhead": "Observe and poll on the training thread, and a training step with and without the whole stack.",
+    "reading": "Time of status, decisions, explain, log and replay on 1,000,000 events, and on a few hundred.",
     "rates": "Final bits per byte from a random learning rate: swarm, no controller, plateau rule, cosine schedule.",
     "sandbox": "Attacks on the sandbox for model-written code, honest programs in it, and its speed.",
     "scale": "A day at 1,000 ranks and 70 billion parameters, from costs measured on this machine.",

@@ -27,7 +27,6 @@ from oven_runs.log.cited_paths import cited_paths
 from oven_runs.log.explanation import Explanation
 from oven_runs.log.explanation_report import report
 from oven_runs.log.run_summary import format_value, verdict_text
-from oven_runs.settings.resolution import rules_from_sets
 
 
 @click.command()
@@ -48,7 +47,11 @@ def explain(decision: str, run: str | None, overrides: Sequence[str], as_json: b
 
     Example: oven-controller explain 412-00 --set rules.majority=0.5
     """
-    rules = rules_from_sets(overrides)
+    rules = {}
+    if overrides:
+        from oven_runs.settings.resolution import rules_from_sets
+
+        rules = rules_from_sets(overrides)
     access = find_run(run, endpoint)
     explanation, alternative = asyncio.run(explain_decision(access, decision, rules))
     lines = [*explanation_lines(explanation), *(alternative.lines() if alternative is not None else ())]

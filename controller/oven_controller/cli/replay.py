@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,10 +31,11 @@ from oven_core.protocol.subjects import UNSIGNED
 from oven_core.security.signing import Keyring
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.log.counterfactual import ChangedMesh, Divergence, decision_text
 from oven_runs.log.message_gaps import GapFinder
 from oven_runs.log.replay import Replay, ReplayReport, check_version
-from oven_runs.settings.resolution import read_rules, with_rules
+
+if TYPE_CHECKING:
+    from oven_runs.log.counterfactual import ChangedMesh, Divergence
 
 MAX_GAPS = 5
 """Maximum number of gaps in the log to print."""
@@ -64,6 +65,8 @@ def replay(run: str | None, until: int | None, verify: bool, config: Path | None
     """
     folder = Home().find(run)
     if config is not None:
+        from oven_runs.settings.resolution import read_rules
+
         asyncio.run(_replay_with_rules(folder, read_rules(config), until, verify, as_json))
         return
     log_replay, signatures = asyncio.run(_replay_log(folder, until, verify))
@@ -244,6 +247,9 @@ def _mesh_lines(report: dict[str, Any]) -> list[str]:
 async def _replay_with_rules(
     folder: RunFolder, rules: dict[str, Any], until: int | None, verify: bool, as_json: bool
 ) -> None:
+    from oven_runs.log.counterfactual import ChangedMesh
+    from oven_runs.settings.resolution import with_rules
+
     run = folder.run
     changed_mesh = ChangedMesh(run, lambda logged: with_rules(logged, rules))
     count = 0
@@ -270,6 +276,8 @@ async def _replay_with_rules(
 def _comparison_lines(
     changed_mesh: ChangedMesh, divergences: list[Divergence], run: str, rules: dict[str, Any], count: int
 ) -> list[str]:
+    from oven_runs.log.counterfactual import decision_text
+
     rule_names = ", ".join(f"rules.{name}" for name in rules)
     lines = [f"{run}: {count} events to tick {changed_mesh.tick}, decided with other {rule_names}"]
     if not divergences:

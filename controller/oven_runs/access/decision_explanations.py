@@ -13,10 +13,8 @@ from typing import Any, Final
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
 from oven_runs.access.run_access import RunAccess
-from oven_runs.log.counterfactual import ChangedMesh
 from oven_runs.log.explanation import Explanation, Explanations
 from oven_runs.log.explanation_report import AlternativeDecision
-from oven_runs.settings.resolution import with_rules
 
 MAX_DELAY_TICKS: Final = 100
 """Maximum ticks by which a decision may be later under other rules, for example because of a longer voting window."""
@@ -48,6 +46,9 @@ async def decide_under_rules(
 ) -> AlternativeDecision:
     """Return the decision that these rules would have led to instead of the original one. Read the log only as far as
     needed. `on_event` is called with each event, and may raise to stop. Raises the errors of `RunAccess.events`."""
+    from oven_runs.log.counterfactual import ChangedMesh
+    from oven_runs.settings.resolution import with_rules
+
     changed_mesh = ChangedMesh(access.run, lambda logged: with_rules(logged, rules))
     later: Decision | None = None
     async with contextlib.aclosing(access.events(exact=True)) as log:

@@ -11,14 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.messages import BallotOpened, Decision, Outcome, Receipt, Vote
 from oven_runs.log.cited_paths import CitedPath, cited_paths
-from oven_runs.log.counterfactual import decision_text
 from oven_runs.log.explanation import Explanation
 
 
 class AlternativeDecision(BaseModel):
     """The decision that the mesh would have made under other rules."""
 
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, defer_build=True, ser_json_inf_nan="strings")
 
     rules: dict[str, Any] = Field(description="the rules that replace the run's rules of the same name")
     same: bool = Field(description="whether verdict, value and ticks are the same")
@@ -32,6 +31,8 @@ class AlternativeDecision(BaseModel):
 
     def lines(self) -> list[str]:
         """Format the comparison as lines of text."""
+        from oven_runs.log.counterfactual import decision_text
+
         changed_rules = ", ".join(f"rules.{name} = {value}" for name, value in self.rules.items())
         result = "the same" if self.same else decision_text(self.decision)
         lines = [f"with {changed_rules}: {result}"]
@@ -43,7 +44,7 @@ class AlternativeDecision(BaseModel):
 class ExplanationReport(BaseModel):
     """A decision with everything that the log contains about it. A field is null if the log has no such message."""
 
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, defer_build=True, ser_json_inf_nan="strings")
 
     run: str
     seq: int = Field(description="sequence of the decision's event")

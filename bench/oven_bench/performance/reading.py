@@ -1,8 +1,8 @@
 """`bench reading`: how long do the commands that read a log take on a long run and on a short one?
 
 Each figure is the wall time of a whole new process, the median of --repeats. The log is in the page cache. Before
-`first_status_s`, the run has no checkpoint. The floors are the time to read the file's bytes, and to decode each line with
-json.loads, in this process. Every command's output on the long run is compared with the output without a checkpoint.
+each `first_…_s`, the run has no checkpoint. The floors are the time to read the file's bytes, and to decode each line
+with json.loads, in this process. Every command's output with a checkpoint is compared with its output without one.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from oven_controller.cli.options import (
 from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol import names
-from oven_core.terminal_text import warn
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run

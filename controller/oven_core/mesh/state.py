@@ -334,7 +334,9 @@ class State:
 
     def voters_are_done(self) -> bool:
         """Return whether all voters have finished the current tick."""
-        return all(agent.done_tick >= self.tick or not self._is_voter(name, agent) for name, agent in self.agents.items())
+        return all(
+            agent.done_tick >= self.tick or not self._is_voter(name, agent) for name, agent in self.agents.items()
+        )
 
     def _is_voter(self, name: str, agent: Agent) -> bool:
         return agent.is_live and not agent.cannot_fire and not self.is_shadow(name)

@@ -43,7 +43,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 @dataclass
 class Progress:
-    """How far a BriefLog has read, and the lines that it keeps. Bytes are decoded as Latin-1, which fits all of them."""
+    """How far a BriefLog has read, and the lines that it keeps, as Latin-1, which can represent all bytes."""
 
     offset: int = 0
     seq: int = 0

@@ -8,12 +8,15 @@ needed, and a missing or incomplete one is replaced.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import hashlib
 import hmac
 import inspect
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -112,7 +115,7 @@ class Checkpoint:
             self._save()
 
     def _load(self) -> None:
-        """Read the saved checkpoint. Raises OSError if it cannot be read, and ValueError if it is not to be believed."""
+        """Read the saved checkpoint. Raises OSError if it is unreadable, and ValueError if it must not be used."""
         mac, _, content = (self._folder.path / FILE).read_bytes().partition(b"\n")
         key = _read_key(self._folder)
         if not hmac.compare_digest(mac, _mac(key, content)):
@@ -137,7 +140,7 @@ class Checkpoint:
 def read_with_checkpoint(
     folder: RunFolder, view: LogView, *, growing: bool, on_event: Callable[[Event], object] = lambda _: None
 ) -> tuple[Keyring, int]:
-    """Feed the verified events of log.jsonl to a new view. Return the keyring and the sequence number of the last event.
+    """Feed the verified events of log.jsonl to a new view. Return the keyring and the last event's sequence number.
     Raises the errors of LogFile."""
     checkpoint = Checkpoint(folder, growing)
     checkpoint.restore(view)
@@ -150,6 +153,29 @@ def read_with_checkpoint(
         view.feed(event)
         on_event(event)
     return checkpoint.keyring, checkpoint.log.seq
+
+
+async def save_regularly(folder: RunFolder, interval_s: float) -> None:
+    """Save checkpoints of a growing log until cancelled, each in a new process, because it takes up to some seconds."""
+    checked_bytes = 0
+    while True:
+        await asyncio.sleep(interval_s)
+        with contextlib.suppress(OSError):
+            size = folder.export.stat().st_size
+            if size - checked_bytes > max(MIN_BYTES, checked_bytes * MIN_GROWTH):
+                await refresh_in_process(folder)
+                checked_bytes = size
+
+
+async def refresh_in_process(folder: RunFolder) -> None:
+    command = (sys.executable, "-P", "-m", __name__, str(folder.path))
+    process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 def refresh(folder: RunFolder, *, growing: bool) -> None:
@@ -216,3 +242,11 @@ def _hash_start(path: Path, size: int) -> Any:
             digest.update(buffer[:count])
             size -= count
     return digest
+
+
+if __name__ == "__main__":
+    from oven_runs.process.child_process import end_with_input
+
+    end_with_input()
+    os.nice(10)  # the training is more important
+    refresh(RunFolder(Path(sys.argv[1])), growing=True)

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from tests.golden import recorded
 
 from oven_bench.performance.decided_run import DecidedRun
 from oven_controller.stack.run_status import run_status
+from oven_core.cancellation import end
 from oven_core.errors import OvenError
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import Observation, RunStarted
+from oven_core.protocol.messages import RunStarted
 from oven_core.protocol.operator_messages import OperatorKey
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring, Signer
@@ -112,9 +114,8 @@ def assert_same_views(folder: RunFolder, *, growing: bool = False) -> None:
 
 def shown(view: LogView) -> str:
     """Return the whole state. Unlike ==, this distinguishes 1 from 1.0 and a tuple from a list, and NaN equals NaN."""
-    if isinstance(view, Explanations):
-        view = replace(view, _actuators=sorted(view._actuators))  # type: ignore[arg-type]
-    return re.sub(r"TzInfo\((0|UTC)\)", "datetime.timezone.utc", repr(view))
+    state = {name: sorted(value) if isinstance(value, set) else value for name, value in vars(view).items()}
+    return re.sub(r"TzInfo\((0|UTC)\)", "datetime.timezone.utc", repr(state))
 
 
 def is_used(folder: RunFolder) -> bool:
@@ -282,15 +283,18 @@ def test_a_short_log_has_no_checkpoint(tmp_path: Path) -> None:
 
 def test_metrics_that_are_not_finite_are_restored(decided: RunFolder, tmp_path: Path) -> None:
     folder = copy_of(decided, tmp_path)
-    lines = lines_of(folder)
-    first = next(number for number, line in enumerate(lines) if b'"type": "Observation"' in line)
-    lines[first] = lines[first].replace(b'"metrics":{', b'"metrics":{"loss/nan":"NaN","loss/inf":"-Infinity",')
-    folder.export.write_bytes(b"".join(lines))
-    (folder.path / "nats" / "creds" / "keys.json").unlink()  # the signature is wrong now
-    summary = RunSummary(metrics={"a": math.nan, "b": -math.inf})
-    saved = log_checkpoint.to_json(summary, inf_nan_mode="strings")
-    assert repr(log_checkpoint._adapter(RunSummary).validate_json(saved)) == repr(summary)
+    with folder.export.open("w") as out:
+        for event in islice(DecidedRun(folder).events(), 500):
+            data = event.data.replace(b'"metrics":{', b'"metrics":{"loss/nan":"NaN","loss/inf":"-Infinity",')
+            if isinstance(event.body, RunStarted):
+                data = event.body.model_copy(update={"keys": {}}).wire()
+            out.write(replace(event, data=data, signature="").line() + "\n")
+    (folder.path / "nats" / "creds" / "keys.json").unlink()  # the run is not signed
     refresh(folder, growing=False)
+    assert is_used(folder)
+    summary = RunSummary()
+    read_with_checkpoint(folder, summary, growing=False)
+    assert math.isnan(summary.metrics["loss/nan"]) and summary.metrics["loss/inf"] == -math.inf
     assert_same_views(folder)
 
 
@@ -350,6 +354,47 @@ def test_events_are_passed_on_while_a_checkpoint_is_made(decided: RunFolder, tmp
     assert seqs == [event.seq for event in BriefLog(folder)]
 
 
-def test_an_observation_after_the_checkpoint_replaces_one_before_it(decided: RunFolder) -> None:
-    observations = [event for event in BriefLog(decided) if isinstance(event.body, Observation)]
-    assert observations, "the brief log of the test run has observations"
+@pytest.fixture(scope="module")
+def long_log(home: Home) -> RunFolder:
+    """A run with enough events for a checkpoint in a process with the usual limits."""
+    folder = home.create("long", "bench")
+    DecidedRun(folder).write(12_000)
+    return folder
+
+
+async def test_the_stack_saves_checkpoints_of_a_growing_log_in_another_process(
+    long_log: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, was_saved = copy_of(long_log, tmp_path), asyncio.Event()
+    refresh_in_process = log_checkpoint.refresh_in_process
+
+    async def refresh_and_tell(folder: RunFolder) -> None:
+        await refresh_in_process(folder)
+        was_saved.set()
+
+    monkeypatch.setattr(log_checkpoint, "refresh_in_process", refresh_and_tell)
+    task = asyncio.create_task(log_checkpoint.save_regularly(folder, 0.0))
+    await was_saved.wait()
+    await end(task)
+    assert is_used(folder)
+    assert_same_views(folder, growing=True)
+
+
+async def test_the_process_that_saves_a_checkpoint_ends_with_its_task(
+    long_log: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, started = copy_of(long_log, tmp_path), asyncio.Event()
+    processes: list[asyncio.subprocess.Process] = []
+    start_process = asyncio.create_subprocess_exec
+
+    async def start_and_tell(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        processes.append(await start_process(*command, **options))
+        started.set()
+        return processes[-1]
+
+    monkeypatch.setattr(log_checkpoint.asyncio, "create_subprocess_exec", start_and_tell)
+    task = asyncio.create_task(log_checkpoint.save_regularly(folder, 0.0))
+    await started.wait()
+    await end(task)
+    assert task.cancelled()
+    assert processes[0].returncode is not None

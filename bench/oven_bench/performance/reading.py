@@ -1,8 +1,8 @@
 """`bench reading`: how long do the commands that read a log take on a long run and on a short one?
 
 Each figure is the wall time of a whole new process, the median of --repeats. The log is in the page cache. Before
-each `first_…_s`, the run has no checkpoint. The floors are the time to read the file's bytes, and to decode each line
-with json.loads, in this process. Every command's output with a checkpoint is compared with its output without one.
+each `first_…_s`, the run has no cache. The floors are the time to read the file's bytes, and to decode each line
+with json.loads, in this process. Every command's output with a cache is compared with its output without one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from oven_bench.performance.decided_run import DecidedRun
 from oven_bench.performance.example_run import SCALE
 from oven_bench.study import Report, Study, home_folder, home_option
 from oven_core.errors import ProcessError
-from oven_runs.access.log_checkpoint import FILE
+from oven_runs.access.log_cache import FILE
 from oven_runs.home.run_folder import Home, RunFolder
 
 SMALL_EVENTS: Final = 300
@@ -97,9 +97,9 @@ def measure(home: Home, events: int, repeats: int) -> dict[str, object]:
         is_slow = name == "replay"
         figures[f"{name}_s"] = seconds(1 if is_slow else repeats, lambda: output(long, home.path, command))  # noqa: B023
     figures["same_output"] = all(output(long, home.path, COMMANDS[name]) == text for name, text in expected.items())
-    figures["checkpoint_megabytes"] = 0.0
+    figures["cache_megabytes"] = 0.0
     if (long.path / FILE).exists():
-        figures["checkpoint_megabytes"] = round((long.path / FILE).stat().st_size / 1e6, 1)
+        figures["cache_megabytes"] = round((long.path / FILE).stat().st_size / 1e6, 1)
     for name, command in COMMANDS.items():
         figures[f"small_{name}_s"] = seconds(repeats, lambda: output(small, home.path, command))  # noqa: B023
     return figures
@@ -111,7 +111,7 @@ def measure(home: Home, events: int, repeats: int) -> dict[str, object]:
 def bench(events: int, repeats: int, home: Path | None) -> Report:
     with home_folder(home) as path:
         figures = measure(Home(path), events, repeats)
-    failures = [] if figures["same_output"] else ["a command prints something else with a checkpoint"]
+    failures = [] if figures["same_output"] else ["a command prints something else with a cache"]
     return Report(figures, failures=failures)
 
 

@@ -32,7 +32,7 @@ from oven_core.protocol.events import Event
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
-from oven_runs.access import log_checkpoint
+from oven_runs.access import log_cache
 from oven_runs.access.log_watch import LogWatch
 from oven_runs.home import relaunch
 from oven_runs.home.log_mirror import Mirror
@@ -44,8 +44,8 @@ from oven_runs.process.child_process import Child, describe_exit, short_path
 from oven_runs.server import embedded_server
 from oven_runs.settings.agents import agent_names, agent_specs, agents_per_process
 
-CHECKPOINT_INTERVAL_S = 10.0
-"""Seconds between two checks whether a new checkpoint of the log is needed."""
+CACHE_INTERVAL_S = 10.0
+"""Seconds between two checks whether the log needs a new cache."""
 ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
 """Roles with one key each. Agents and committee members have one key per name."""
 
@@ -196,8 +196,8 @@ class _Stack:
             flushing = self.log_keeper.flush_regularly(mirror, embedded=self.server is not None)
             flush_task = asyncio.create_task(flushing, name="flush-log")
             resources.callback(flush_task.cancel)
-            saving = log_checkpoint.save_regularly(self.folder, CHECKPOINT_INTERVAL_S)
-            resources.push_async_callback(end, asyncio.create_task(saving, name="save-checkpoints"))
+            saving = log_cache.save_regularly(self.folder, CACHE_INTERVAL_S)
+            resources.push_async_callback(end, asyncio.create_task(saving, name="save-log-cache"))
             processes = Processes(plan, bus, watch, self.stop, self.out, self._record_pid)
             self.processes = processes
             self.member_processes = MemberProcesses(processes, self.out)

@@ -65,6 +65,8 @@ class BriefLog:
         """`growing` means that the file is still being written, so an incomplete last line is ignored. Continue after
         `progress`, as if this object had read the lines before it."""
         progress = progress or Progress()
+        self.is_at_tail = False
+        """Whether skipping ended at a line that was kept, so that it ends there in any reading of this file."""
         self._log = LogFile(folder, offset=progress.offset, seq=progress.seq, growing=growing, tick=progress.tick)
         self._run = folder.run.encode()
         # set of metrics → number of observations that were read before any was skipped
@@ -120,6 +122,7 @@ class BriefLog:
                 log.advance(line, log.seq + 1)
                 if log.offset < tail_start:
                     continue
+                self.is_at_tail = True
                 return
             yield from self._release(self._observations)
             event = log.read(line)

@@ -114,14 +114,14 @@ class LocalRun(RunAccess):
         report: Callable[[str], object] = warn,
         on_event: Callable[[Event], object] = lambda _: None,
     ) -> None:
-        """Feed the log so far to a new view. It starts with the saved checkpoint of a long log (log_checkpoint)."""
-        from oven_runs.access.log_checkpoint import read_with_checkpoint
+        """Feed the log so far to a new view. It starts with the cache of a long log (log_cache)."""
+        from oven_runs.access.log_cache import read_with_cache
 
         is_locked, keyring, last_seq = self.folder.is_locked(), self.keyring(), 0
         if not is_locked:
             await self._recover(report)
         if not is_locked or self.folder.export.exists():
-            keyring, last_seq = read_with_checkpoint(self.folder, view, growing=is_locked, on_event=on_event)
+            keyring, last_seq = read_with_cache(self.folder, view, growing=is_locked, on_event=on_event)
         if is_locked:
             async with contextlib.aclosing(self._live_events(last_seq, exact=False)) as events:
                 async for raw in events:

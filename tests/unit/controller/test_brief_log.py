@@ -26,7 +26,7 @@ EVENTS = 3000
 
 
 class FullRun(LocalRun):
-    """Reads every event even where a brief log or a checkpoint would be enough."""
+    """Reads every event even where a brief log or a cache would be enough."""
 
     read_view = RunAccess.read_view
 

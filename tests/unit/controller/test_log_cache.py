@@ -1,4 +1,4 @@
-"""Reading a log with a checkpoint gives the same views and errors as reading it without one."""
+"""Reading a log with a cache gives the same views and errors as reading it without one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,14 @@ from oven_controller.stack.run_status import run_status
 from oven_core.cancellation import end
 from oven_core.errors import OvenError
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import RunStarted
+from oven_core.protocol.messages import RunStarted, Vote
 from oven_core.protocol.operator_messages import OperatorKey
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring, Signer
-from oven_runs.access import brief_log, log_checkpoint
+from oven_runs.access import brief_log, log_cache
 from oven_runs.access.brief_log import BriefLog
 from oven_runs.access.local_run import LocalRun
-from oven_runs.access.log_checkpoint import FILE, KEY_FILE, Checkpoint, read_with_checkpoint, refresh
+from oven_runs.access.log_cache import FILE, KEY_FILE, LogCache, read_with_cache, refresh
 from oven_runs.access.run_access import LogView
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.explanation import Explanations
@@ -44,9 +43,9 @@ VIEWS: list[type[LogView]] = [RunSummary, Explanations]
 
 @pytest.fixture(scope="module", autouse=True)
 def small_limits() -> Iterator[None]:
-    """Save checkpoints of small logs too."""
+    """Save caches of small logs too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_checkpoint, "MIN_BYTES", MIN_BYTES)
+        patch.setattr(log_cache, "MIN_BYTES", MIN_BYTES)
         patch.setattr(brief_log, "TAIL_BYTES", TAIL_BYTES)
         yield
 
@@ -65,7 +64,7 @@ def decided(home: Home) -> RunFolder:
 
 @pytest.fixture(params=["decided", *recorded.stored()])
 def run(request: pytest.FixtureRequest, decided: RunFolder, tmp_path: Path) -> RunFolder:
-    """A copy of a long run, or a recorded run, without a checkpoint."""
+    """A copy of a long run, or a recorded run, without a cache."""
     if request.param == "decided":
         return copy_of(decided, tmp_path)
     events = recorded.events(request.param)
@@ -87,7 +86,7 @@ def lines_of(folder: RunFolder) -> list[bytes]:
 
 
 def read_plainly(folder: RunFolder, view: LogView, *, growing: bool = False) -> str:
-    """Feed the log to the view without a checkpoint, and return the error, if any."""
+    """Feed the log to the view without a cache, and return the error, if any."""
     keyring = Keyring(folder.pin())
     try:
         for event in BriefLog(folder, growing=growing):
@@ -99,7 +98,7 @@ def read_plainly(folder: RunFolder, view: LogView, *, growing: bool = False) -> 
 
 def read_saved(folder: RunFolder, view: LogView, *, growing: bool = False) -> str:
     try:
-        read_with_checkpoint(folder, view, growing=growing)
+        read_with_cache(folder, view, growing=growing)
     except OvenError as error:
         return str(error)
     return ""
@@ -119,27 +118,27 @@ def shown(view: LogView) -> str:
 
 
 def is_used(folder: RunFolder) -> bool:
-    checkpoint = Checkpoint(folder, growing=False)
-    return not checkpoint.fault and checkpoint.log.seq > 0
+    saved = LogCache(folder, growing=False)
+    return not saved.fault and saved.log.seq > 0
 
 
-def test_views_from_a_checkpoint_are_those_of_the_log(run: RunFolder) -> None:
+def test_views_from_a_cache_are_those_of_the_log(run: RunFolder) -> None:
     refresh(run, growing=False)
     assert is_used(run)
     assert_same_views(run)
 
 
 @pytest.mark.parametrize("first_view", VIEWS)
-def test_a_checkpoint_has_both_views_whichever_view_was_read_first(
+def test_a_cache_has_both_views_whichever_view_was_read_first(
     decided: RunFolder, first_view: type[LogView], tmp_path: Path
 ) -> None:
     folder = copy_of(decided, tmp_path)
-    read_with_checkpoint(folder, first_view(), growing=False)
+    read_with_cache(folder, first_view(), growing=False)
     assert is_used(folder)
     assert_same_views(folder)
 
 
-def test_status_is_the_same_with_and_without_a_checkpoint(run: RunFolder) -> None:
+def test_status_is_the_same_with_and_without_a_cache(run: RunFolder) -> None:
     without = asyncio.run(run_status(LocalRun(run)))
     assert is_used(run)
     assert asyncio.run(run_status(LocalRun(run))).model_dump_json() == without.model_dump_json()
@@ -162,7 +161,7 @@ def test_a_log_that_grows_in_any_portions_is_read_as_at_once(
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_a_changed_log_is_read_as_without_a_checkpoint(
+def test_a_changed_log_is_read_as_without_a_cache(
     data: st.DataObject, decided: RunFolder, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = copy_of(decided, tmp_path_factory.getbasetemp() / "changed")
@@ -189,7 +188,7 @@ def test_a_changed_log_is_read_as_without_a_checkpoint(
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_a_changed_checkpoint_is_never_used(
+def test_a_changed_cache_is_never_used(
     data: st.DataObject, decided: RunFolder, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = copy_of(decided, tmp_path_factory.getbasetemp() / "forged")
@@ -215,7 +214,7 @@ def test_a_forged_summary_with_a_mac_of_another_key_is_not_used(decided: RunFold
 
 
 @pytest.mark.parametrize("key", [None, b"", b"short"])
-def test_a_checkpoint_without_its_key_is_not_used(decided: RunFolder, key: bytes | None, tmp_path: Path) -> None:
+def test_a_cache_without_its_key_is_not_used(decided: RunFolder, key: bytes | None, tmp_path: Path) -> None:
     folder = copy_of(decided, tmp_path)
     refresh(folder, growing=False)
     path = tmp_path / "cache" / KEY_FILE
@@ -227,13 +226,13 @@ def test_a_checkpoint_without_its_key_is_not_used(decided: RunFolder, key: bytes
     assert_same_views(folder)
 
 
-def test_a_checkpoint_of_other_code_or_other_keys_is_not_used(
+def test_a_cache_of_other_code_or_other_keys_is_not_used(
     decided: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = copy_of(decided, tmp_path)
     refresh(folder, growing=False)
     with monkeypatch.context() as patch:
-        patch.setattr(log_checkpoint, "_code_hash", cache(lambda: "other"))
+        patch.setattr(log_cache, "_code_hash", lambda: "other")
         assert not is_used(folder)
     assert is_used(folder)
     keys_file = folder.keys_file()
@@ -248,10 +247,10 @@ def test_the_command_says_once_why_it_reads_the_whole_log(
     decided: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = copy_of(decided, tmp_path)
-    read_with_checkpoint(folder, RunSummary(), growing=False)
+    read_with_cache(folder, RunSummary(), growing=False)
     (folder.path / FILE).write_bytes(b"damaged")
-    read_with_checkpoint(folder, RunSummary(), growing=False)
-    read_with_checkpoint(folder, RunSummary(), growing=False)
+    read_with_cache(folder, RunSummary(), growing=False)
+    read_with_cache(folder, RunSummary(), growing=False)
     warnings = capsys.readouterr().err.splitlines()
     assert [line.partition("because ")[2] for line in warnings] == [
         f"{FILE} is missing",
@@ -267,12 +266,12 @@ def test_a_home_that_cannot_be_written_is_read(
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(log_checkpoint, "write_atomic", refuse)
+    monkeypatch.setattr(log_cache, "write_atomic", refuse)
     assert_same_views(folder)
     assert not (folder.path / FILE).exists()
 
 
-def test_a_short_log_has_no_checkpoint(tmp_path: Path) -> None:
+def test_a_short_log_has_no_cache(tmp_path: Path) -> None:
     folder = Home(tmp_path).create("short", "bench")
     DecidedRun(folder).write(8)
     assert folder.export.stat().st_size < MIN_BYTES
@@ -293,12 +292,12 @@ def test_metrics_that_are_not_finite_are_restored(decided: RunFolder, tmp_path: 
     refresh(folder, growing=False)
     assert is_used(folder)
     summary = RunSummary()
-    read_with_checkpoint(folder, summary, growing=False)
+    read_with_cache(folder, summary, growing=False)
     assert math.isnan(summary.metrics["loss/nan"]) and summary.metrics["loss/inf"] == -math.inf
     assert_same_views(folder)
 
 
-def test_keys_after_a_checkpoint_are_those_of_the_log_before_it(tmp_path: Path) -> None:
+def test_keys_after_a_cache_are_those_of_the_log_before_it(tmp_path: Path) -> None:
     """A person's revoked key stays revoked, and a copy of an old RunStarted does not restore it."""
     folder = Home(tmp_path).create("keys", "bench")
     source = DecidedRun(folder).events()
@@ -335,52 +334,63 @@ def test_keys_after_a_checkpoint_are_those_of_the_log_before_it(tmp_path: Path) 
     refresh(folder, growing=False)
     add(old_start)
     folder.export.write_text("".join(event.line() + "\n" for event in events))
-    checkpoint = Checkpoint(folder, growing=False)
-    assert not checkpoint.fault
-    for event in checkpoint.log:
-        checkpoint.keyring.verify(event)
+    saved = LogCache(folder, growing=False)
+    assert not saved.fault
+    for event in saved.log:
+        saved.keyring.verify(event)
     plain = Keyring(folder.pin())
     for event in events:
         plain.verify(event)
     assert "ann" not in (plain.keys or {})
-    assert checkpoint.keyring.keys == plain.keys
+    assert saved.keyring.keys == plain.keys
     assert_same_views(folder)
 
 
-def test_events_are_passed_on_while_a_checkpoint_is_made(decided: RunFolder, tmp_path: Path) -> None:
+def test_a_log_that_ends_without_a_line_to_skip_is_not_cached(decided: RunFolder, tmp_path: Path) -> None:
+    """Later readings could stop skipping at another line, and keep other events."""
+    folder = copy_of(decided, tmp_path)
+    lines = lines_of(folder)
+    event = next(event for event in BriefLog(folder) if isinstance(event.body, Vote))
+    votes = [replace(event, seq=len(lines) + number).line().encode() + b"\n" for number in range(1, 50)]
+    folder.export.write_bytes(b"".join([*lines, *votes]))
+    assert_same_views(folder)
+    assert not (folder.path / FILE).exists()
+
+
+def test_events_are_passed_on_while_a_cache_is_made(decided: RunFolder, tmp_path: Path) -> None:
     folder = copy_of(decided, tmp_path)
     seqs: list[int] = []
-    read_with_checkpoint(folder, RunSummary(), growing=False, on_event=lambda event: seqs.append(event.seq))
+    read_with_cache(folder, RunSummary(), growing=False, on_event=lambda event: seqs.append(event.seq))
     assert seqs == [event.seq for event in BriefLog(folder)]
 
 
 @pytest.fixture(scope="module")
 def long_log(home: Home) -> RunFolder:
-    """A run with enough events for a checkpoint in a process with the usual limits."""
+    """A run with enough events for a cache in a process with the usual limits."""
     folder = home.create("long", "bench")
     DecidedRun(folder).write(12_000)
     return folder
 
 
-async def test_the_stack_saves_checkpoints_of_a_growing_log_in_another_process(
+async def test_the_stack_saves_caches_of_a_growing_log_in_another_process(
     long_log: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, was_saved = copy_of(long_log, tmp_path), asyncio.Event()
-    refresh_in_process = log_checkpoint.refresh_in_process
+    refresh_in_process = log_cache.refresh_in_process
 
     async def refresh_and_tell(folder: RunFolder) -> None:
         await refresh_in_process(folder)
         was_saved.set()
 
-    monkeypatch.setattr(log_checkpoint, "refresh_in_process", refresh_and_tell)
-    task = asyncio.create_task(log_checkpoint.save_regularly(folder, 0.0))
+    monkeypatch.setattr(log_cache, "refresh_in_process", refresh_and_tell)
+    task = asyncio.create_task(log_cache.save_regularly(folder, 0.0))
     await was_saved.wait()
     await end(task)
     assert is_used(folder)
     assert_same_views(folder, growing=True)
 
 
-async def test_the_process_that_saves_a_checkpoint_ends_with_its_task(
+async def test_the_process_that_saves_a_cache_ends_with_its_task(
     long_log: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, started = copy_of(long_log, tmp_path), asyncio.Event()
@@ -392,8 +402,8 @@ async def test_the_process_that_saves_a_checkpoint_ends_with_its_task(
         started.set()
         return processes[-1]
 
-    monkeypatch.setattr(log_checkpoint.asyncio, "create_subprocess_exec", start_and_tell)
-    task = asyncio.create_task(log_checkpoint.save_regularly(folder, 0.0))
+    monkeypatch.setattr(log_cache.asyncio, "create_subprocess_exec", start_and_tell)
+    task = asyncio.create_task(log_cache.save_regularly(folder, 0.0))
     await started.wait()
     await end(task)
     assert task.cancelled()

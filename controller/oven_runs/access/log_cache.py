@@ -1,9 +1,8 @@
-"""Saves what the commands know about a long log, so that the next command reads only the rest of it.
+"""Caches what status and decisions know about a long log, so that the next command decodes only the rest of it.
 
-A checkpoint has the summary and the explanations of the log's first events, as a BriefLog yields them. It is believed
-only if its MAC, with a key of this home, is right, and if that part of log.jsonl still has the same SHA-256. Otherwise
-the whole log is read, so a change of either file is noticed as if there were no checkpoint. A checkpoint is never
-needed, and a missing or incomplete one is replaced.
+The cache has the summary and the explanations of the log's first events, as a BriefLog yields them. It is used only if
+its MAC, with a key of this home, is right, and if that part of log.jsonl still has the same SHA-256. Otherwise the
+whole log is read, so a change of either file is noticed as if there were no cache. See ADR 31.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from oven_runs.log import active_alerts, explanation, run_summary
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.run_summary import RunSummary
 
-FILE: Final = "log.checkpoint"
-"""Name of the checkpoint in the run's folder."""
-KEY_FILE: Final = "checkpoint.key"
-"""Name of the key in the home's cache."""
+FILE: Final = "log.cache"
+"""Name of the cache in the run's folder."""
+KEY_FILE: Final = "log-cache.key"
+"""Name of the key in the home's folder `cache`."""
 MIN_BYTES: Final = 4 << 20
-"""Minimum number of bytes that a new checkpoint adds. Reading them takes about 0.2 s."""
+"""Minimum number of unread bytes for a new cache. Reading them takes about 0.2 s."""
 MIN_GROWTH: Final = 1 / 16
-"""Minimum growth of the log between two checkpoints. Writing one takes longer for a longer log."""
+"""Minimum growth of the log between two caches. Writing one takes longer for a longer log."""
 _KEY_BYTES: Final = 32
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -66,22 +65,23 @@ class _Header:
     """The log's lines that may have changed the keys for verifying later events."""
 
 
-class Checkpoint:
-    """The state of reading a log up to some event. `open` returns the saved one, or one at the log's start."""
+class LogCache:
+    """The state of reading a log up to some event: the saved state, or that before the first event."""
 
     def __init__(self, folder: RunFolder, growing: bool) -> None:
+        """`growing` is passed to BriefLog. Raises ConfigError if the run's keys are damaged."""
         self._folder = folder
         self._header = _Header(folder.run, folder.pin(), _code_hash())
         self._digest = hashlib.sha256()
         self._views: dict[type[LogView], LogView | bytes] = {}
         self.fault = ""
-        """Why the saved checkpoint is not used, empty if it is."""
+        """Why the saved cache is not used, empty if it is."""
         try:
             self._load()
         except (OSError, ValueError) as error:
             self.fault = f"{FILE} is missing" if isinstance(error, FileNotFoundError) else str(error)
         self.log = BriefLog(folder, growing=growing, progress=self._header.progress)
-        """The log after this checkpoint."""
+        """The log, from the first event that is not in this cache."""
         self.keyring = Keyring(self._header.pin)
         """Verifies the events of `log`."""
         for line in self._header.key_lines:
@@ -89,17 +89,17 @@ class Checkpoint:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much of the log is unread that a new checkpoint saves time."""
+        """Whether so much of the log is unread that saving a new cache is worth its time."""
         return self.log.unread_bytes > max(MIN_BYTES, self._header.progress.offset * MIN_GROWTH)
 
     def restore(self, view: LogView) -> None:
-        """Give a new view the state that it had after the events of this checkpoint."""
+        """Give a new view its state after the events of this cache."""
         if saved := self._views.get(type(view)):
             vars(view).update(vars(_decode(type(view), saved) if isinstance(saved, bytes) else saved))
 
     def advance(self, view: LogView, on_event: Callable[[Event], object] = lambda _: None) -> None:
-        """Read the log almost to its end, and save a new checkpoint if the home is writable. `view` was restored, and
-        gets the events. `on_event` is called with each event, and may raise to stop. Raises the errors of LogFile."""
+        """Read the log almost to its end, and save the cache if the home is writable. Feed the events to `view`, which
+        was restored. `on_event` is called with each event, and may raise to stop. Raises the errors of LogFile."""
         other = Explanations() if isinstance(view, RunSummary) else RunSummary()
         self.restore(other)
         for raw in self.log.skim(self._digest.update):
@@ -111,11 +111,12 @@ class Checkpoint:
                 self._header.key_lines.append(event.line())
         self._views = {type(view): view, type(other): other}
         self._header.progress, self._header.digest = self.log.progress(), self._digest.hexdigest()
-        with contextlib.suppress(OSError, ValueError):
-            self._save()
+        if self.log.is_at_tail:
+            with contextlib.suppress(OSError, ValueError):
+                self._save()
 
     def _load(self) -> None:
-        """Read the saved checkpoint. Raises OSError if it is unreadable, and ValueError if it must not be used."""
+        """Read the saved cache. Raises OSError if it is unreadable, and ValueError if it must not be used."""
         mac, _, content = (self._folder.path / FILE).read_bytes().partition(b"\n")
         key = _read_key(self._folder)
         if not hmac.compare_digest(mac, _mac(key, content)):
@@ -137,26 +138,26 @@ class Checkpoint:
         write_atomic(self._folder.path / FILE, _mac(key, content) + b"\n" + content, private=True)
 
 
-def read_with_checkpoint(
+def read_with_cache(
     folder: RunFolder, view: LogView, *, growing: bool, on_event: Callable[[Event], object] = lambda _: None
 ) -> tuple[Keyring, int]:
     """Feed the verified events of log.jsonl to a new view. Return the keyring and the last event's sequence number.
     Raises the errors of LogFile."""
-    checkpoint = Checkpoint(folder, growing)
-    checkpoint.restore(view)
-    if checkpoint.is_behind:
-        if checkpoint.fault:
-            warn(f"reading the whole log of run {folder.run!r}, because {checkpoint.fault}")
-        checkpoint.advance(view, on_event)
-    for raw in checkpoint.log:
-        event = checkpoint.keyring.verify(raw)
+    log_cache = LogCache(folder, growing)
+    log_cache.restore(view)
+    if log_cache.is_behind:
+        if log_cache.fault:
+            warn(f"reading the whole log of run {folder.run!r}, because {log_cache.fault}")
+        log_cache.advance(view, on_event)
+    for raw in log_cache.log:
+        event = log_cache.keyring.verify(raw)
         view.feed(event)
         on_event(event)
-    return checkpoint.keyring, checkpoint.log.seq
+    return log_cache.keyring, log_cache.log.seq
 
 
 async def save_regularly(folder: RunFolder, interval_s: float) -> None:
-    """Save checkpoints of a growing log until cancelled, each in a new process, because it takes up to some seconds."""
+    """Update the cache of a growing log until cancelled. Each update is a new process, because it may take seconds."""
     checked_bytes = 0
     while True:
         await asyncio.sleep(interval_s)
@@ -168,6 +169,7 @@ async def save_regularly(folder: RunFolder, interval_s: float) -> None:
 
 
 async def refresh_in_process(folder: RunFolder) -> None:
+    """Call `refresh` in a new process, which ends when this task is cancelled or this process ends."""
     command = (sys.executable, "-P", "-m", __name__, str(folder.path))
     process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
@@ -179,13 +181,13 @@ async def refresh_in_process(folder: RunFolder) -> None:
 
 
 def refresh(folder: RunFolder, *, growing: bool) -> None:
-    """Save a new checkpoint if the log has grown enough. Errors are left to the commands that read the log."""
+    """Save the cache if the log has grown enough. Ignore errors, which the commands that read the log report."""
     with contextlib.suppress(OSError, OvenError):
-        checkpoint = Checkpoint(folder, growing)
-        if checkpoint.is_behind:
+        log_cache = LogCache(folder, growing)
+        if log_cache.is_behind:
             summary = RunSummary()
-            checkpoint.restore(summary)
-            checkpoint.advance(summary)
+            log_cache.restore(summary)
+            log_cache.advance(summary)
 
 
 @cache
@@ -207,7 +209,7 @@ def _decode(kind: type[LogView], saved: bytes) -> LogView:
 
 @cache
 def _code_hash() -> str:
-    """Return the hash of the code that determines a checkpoint's content."""
+    """Return the hash of the code that determines a cache's content."""
     digest = hashlib.sha256(mesh_code_hash().encode())
     for module in (brief_log, log_sources, run_summary, explanation, active_alerts):
         digest.update(Path(inspect.getfile(module)).read_bytes())
@@ -216,11 +218,11 @@ def _code_hash() -> str:
 
 
 def _read_key(folder: RunFolder, *, create: bool = False) -> bytes:
-    """Return the home's key for checkpoints. Raises ValueError if there is none, and OSError if it cannot be read."""
+    """Return the home's key. Raises OSError if it cannot be read or created, and ValueError if it is not a key."""
     runs = folder.path.parent
     path = runs.parent / "cache" / KEY_FILE
     if runs.name != "runs":
-        raise ValueError("it is not in a home")
+        raise ValueError(f"{folder.path} is not in a home")
     if create and not path.exists():
         path.parent.mkdir(exist_ok=True)
         write_atomic(path, os.urandom(_KEY_BYTES), private=True)

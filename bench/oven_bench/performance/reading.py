@@ -34,12 +34,13 @@ COMMANDS: Final = {
     "log_last": ("log", "--last", "100"),
     "replay": ("replay",),
 }
+CONSOLE_SCRIPT: Final = "from oven_controller.cli.console_script import run; run()"
 READ_BYTES: Final = 1 << 20
 
 
 def output(folder: RunFolder, home: Path, command: tuple[str, ...]) -> str:
     """Run a command on a run, and return what it prints. Raises ProcessError if it fails."""
-    argv = [sys.executable, "-P", "-m", "oven_controller.cli.main", *command, "--run", folder.run]
+    argv = [sys.executable, "-P", "-c", CONSOLE_SCRIPT, *command, "--run", folder.run]
     result = subprocess.run(argv, env={**os.environ, "OVEN_HOME": str(home)}, capture_output=True, text=True)
     if result.returncode:
         raise ProcessError(f"`{' '.join(argv[4:])}` failed with exit code {result.returncode}: {result.stderr}")

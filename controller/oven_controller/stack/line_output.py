@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
@@ -36,7 +37,9 @@ from oven_runs.log.run_summary import (
     quarantine_text,
     training_signal,
 )
-from oven_runs.settings.resolution import ResolvedSettings
+
+if TYPE_CHECKING:  # `explain` needs a text from this module, but no settings
+    from oven_runs.settings.resolution import ResolvedSettings
 
 PROGRESS_LINES = 12
 """Number of progress lines in a run with a known number of steps."""

@@ -38,7 +38,7 @@ _KEY_CHANGE: Final = re.compile(rb'\{"seq": \d+, "time": "[^"]*", "subject": "ov
 """Matches lines that may change the keys for verifying later events."""
 _KEY_SUBJECT: Final = re.compile(rb'\.(?:run|operator)[".]')
 """Finds candidates for _KEY_CHANGE anywhere in a chunk, which is faster than matching each line."""
-_CHUNK_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 17
 
 
 @dataclass
@@ -180,14 +180,14 @@ def newest_events(folder: RunFolder, count: int, keyring: Keyring, *, growing: b
     line_count = 0
     with folder.export.open("rb", buffering=0) as file:
         start = _newest_start(file, count, growing)
-        for chunk in _line_chunks(file, start):
-            for candidate in _KEY_SUBJECT.finditer(chunk):
+        for chunk, end in _line_chunks(file, start):
+            for candidate in _KEY_SUBJECT.finditer(chunk, 0, end):
                 line_start = chunk.rfind(b"\n", 0, candidate.start()) + 1
                 if _KEY_CHANGE.match(chunk, line_start, candidate.end()):
                     number = line_count + chunk.count(b"\n", 0, line_start) + 1
                     line = chunk[line_start : chunk.index(b"\n", line_start) + 1]
                     keyring.verify(LogFile(folder, seq=number).decode(line))
-            line_count += chunk.count(b"\n")
+            line_count += chunk.count(b"\n", 0, end)
     return [keyring.verify(event) for event in LogFile(folder, offset=start, seq=line_count, growing=growing)]
 
 
@@ -211,14 +211,13 @@ def _newest_start(file: FileIO, count: int, growing: bool) -> int:
     return start + position + 1
 
 
-def _line_chunks(file: FileIO, end: int) -> Iterator[bytes]:
-    """Yield the file up to `end`, the end of a line, in chunks of whole lines."""
+def _line_chunks(file: FileIO, end: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the file up to `end`, the end of a line, in chunks, each with the length of its whole lines."""
     file.seek(0)
     position, rest = 0, b""
     while position < end and (data := file.read(min(_CHUNK_BYTES, end - position))):
         position += len(data)
-        chunk, newline, data = data.rpartition(b"\n")
-        if newline:
-            yield rest + chunk + newline
-            rest = b""
-        rest += data
+        chunk = rest + data
+        length = chunk.rfind(b"\n") + 1
+        yield chunk, length
+        rest = chunk[length:]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import hashlib
 import hmac
 import inspect
@@ -95,7 +94,8 @@ class LogCache:
     def restore(self, view: LogView) -> None:
         """Give a new view its state after the events of this cache."""
         if saved := self._views.get(type(view)):
-            vars(view).update(vars(_decode(type(view), saved) if isinstance(saved, bytes) else saved))
+            is_json = isinstance(saved, bytes)
+            vars(view).update(vars(TypeAdapter[LogView](type(view)).validate_json(saved) if is_json else saved))
 
     def advance(self, view: LogView, on_event: Callable[[Event], object] = lambda _: None) -> None:
         """Read the log almost to its end, and save the cache if the home is writable. Feed the events to `view`, which
@@ -122,7 +122,7 @@ class LogCache:
         if not hmac.compare_digest(mac, _mac(key, content)):
             raise ValueError(f"{FILE} was not written in this home, or was changed")
         header_json, summary, explanations = content.split(b"\n")
-        header: _Header = _adapter(_Header).validate_json(header_json)
+        header = TypeAdapter(_Header).validate_json(header_json)
         if (header.run, header.pin, header.code) != (self._header.run, self._header.pin, self._header.code):
             raise ValueError(f"{FILE} is from another version or has other keys")
         digest = _hash_start(self._folder.export, header.progress.offset)
@@ -188,23 +188,6 @@ def refresh(folder: RunFolder, *, growing: bool) -> None:
             summary = RunSummary()
             log_cache.restore(summary)
             log_cache.advance(summary)
-
-
-@cache
-def _adapter(model: type) -> TypeAdapter[Any]:
-    return TypeAdapter(model)
-
-
-def _decode(kind: type[LogView], saved: bytes) -> LogView:
-    """Decode a view without garbage collections, which would take longer than the decoding and find nothing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        view: LogView = _adapter(kind).validate_json(saved)
-        return view
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @cache

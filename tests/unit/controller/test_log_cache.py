@@ -409,7 +409,7 @@ async def test_the_process_that_saves_a_cache_ends_with_its_task(
         started.set()
         return processes[-1]
 
-    monkeypatch.setattr(log_cache.asyncio, "create_subprocess_exec", start_and_tell)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_and_tell)
     task = asyncio.create_task(log_cache.save_regularly(folder, 0.0))
     await started.wait()
     await end(task)

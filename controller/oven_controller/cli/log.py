@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from oven_controller.cli.options import DEFAULT_RUN, exit_if_incomplete, json_option, remote_options, run_argument
 from oven_core.protocol.codec import Malformed
-from oven_core.protocol.completion_messages import StoredGroup
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import RunStarted
 from oven_core.terminal_text import clean, say
-from oven_runs.access.completion_reader import follow_groups, newest_groups
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run
-from oven_runs.log.sampled_group_text import group_lines
+
+if TYPE_CHECKING:
+    from oven_core.protocol.completion_messages import StoredGroup
 
 DEFAULT_GROUPS = 10
 """Default number of groups that --completions prints. A group is a prompt with its sampled completions."""
@@ -109,6 +110,8 @@ def _shorten(value: object) -> str:
 
 async def print_completions(access: RunAccess, *, last: int, as_json: bool, follow: bool) -> None:
     """Print the newest sampled groups. With `follow`, print new ones until the stack is down. Raises OvenError."""
+    from oven_runs.access.completion_reader import follow_groups, newest_groups
+
     if not follow or not access.is_up():
         _print_groups(await newest_groups(access, last), as_json)
         return
@@ -118,6 +121,8 @@ async def print_completions(access: RunAccess, *, last: int, as_json: bool, foll
 
 
 def _print_groups(groups: list[StoredGroup], as_json: bool) -> None:
+    from oven_runs.log.sampled_group_text import group_lines
+
     for group in groups:
         if as_json:  # in ASCII, because strings may contain terminal control sequences
             print(json.dumps(json.loads(group.model_dump_json())), flush=True)

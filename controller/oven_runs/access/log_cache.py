@@ -94,8 +94,8 @@ class LogCache:
     def restore(self, view: LogView) -> None:
         """Give a new view its state after the events of this cache."""
         if saved := self._views.get(type(view)):
-            is_json = isinstance(saved, bytes)
-            vars(view).update(vars(TypeAdapter[LogView](type(view)).validate_json(saved) if is_json else saved))
+            restored = TypeAdapter(type(view)).validate_json(saved) if isinstance(saved, bytes) else saved
+            vars(view).update(vars(restored))
 
     def advance(self, view: LogView, on_event: Callable[[Event], object] = lambda _: None) -> None:
         """Read the log almost to its end, and save the cache if the home is writable. Feed the events to `view`, which

@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +25,6 @@ from pydantic_core import to_json
 
 from oven_core.errors import OvenError
 from oven_core.files import write_atomic
-from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import RunStarted
 from oven_core.protocol.operator_messages import OperatorKey
@@ -56,7 +54,8 @@ _CHUNK_BYTES: Final = 1 << 20
 class _Header:
     run: str
     pin: str | None
-    code: str
+    code: str = ""
+    """Hash of the code that made this state."""
     digest: str = ""
     """SHA-256 of the part of log.jsonl that was read."""
     progress: Progress = field(default_factory=Progress)
@@ -70,7 +69,7 @@ class LogCache:
     def __init__(self, folder: RunFolder, growing: bool) -> None:
         """`growing` is passed to BriefLog. Raises ConfigError if the run's keys are damaged."""
         self._folder = folder
-        self._header = _Header(folder.run, folder.pin(), _code_hash())
+        self._header = _Header(folder.run, folder.pin())
         self._digest = hashlib.sha256()
         self._views: dict[type[LogView], LogView | bytes] = {}
         self.fault = ""
@@ -100,16 +99,16 @@ class LogCache:
     def advance(self, view: LogView, on_event: Callable[[Event], object] = lambda _: None) -> None:
         """Read the log almost to its end, and save the cache if the home is writable. Feed the events to `view`, which
         was restored. `on_event` is called with each event, and may raise to stop. Raises the errors of LogFile."""
-        other = Explanations() if isinstance(view, RunSummary) else RunSummary()
-        self.restore(other)
+        second_view = Explanations() if isinstance(view, RunSummary) else RunSummary()
+        self.restore(second_view)
         for raw in self.log.skim(self._digest.update):
             event = self.keyring.verify(raw)
             view.feed(event)
-            other.feed(event)
+            second_view.feed(event)
             on_event(event)
             if isinstance(event.body, RunStarted | OperatorKey):
                 self._header.key_lines.append(event.line())
-        self._views = {type(view): view, type(other): other}
+        self._views = {type(view): view, type(second_view): second_view}
         self._header.progress, self._header.digest = self.log.progress(), self._digest.hexdigest()
         if self.log.is_at_tail:
             with contextlib.suppress(OSError, ValueError):
@@ -123,7 +122,7 @@ class LogCache:
             raise ValueError(f"{FILE} was not written in this home, or was changed")
         header_json, summary, explanations = content.split(b"\n")
         header = TypeAdapter(_Header).validate_json(header_json)
-        if (header.run, header.pin, header.code) != (self._header.run, self._header.pin, self._header.code):
+        if (header.run, header.pin, header.code) != (self._header.run, self._header.pin, _code_hash()):
             raise ValueError(f"{FILE} is from another version or has other keys")
         digest = _hash_start(self._folder.export, header.progress.offset)
         if digest.hexdigest() != header.digest:
@@ -132,6 +131,7 @@ class LogCache:
         self._views = {RunSummary: summary, Explanations: explanations}
 
     def _save(self) -> None:
+        self._header.code = _code_hash()
         key = _read_key(self._folder, create=True)
         parts = self._header, self._views[RunSummary], self._views[Explanations]
         content = b"\n".join(to_json(part, inf_nan_mode="strings") for part in parts)
@@ -190,9 +190,10 @@ def refresh(folder: RunFolder, *, growing: bool) -> None:
             log_cache.advance(summary)
 
 
-@cache
 def _code_hash() -> str:
     """Return the hash of the code that determines a cache's content."""
+    from oven_core.mesh.code_hash import mesh_code_hash  # not needed for a short log
+
     digest = hashlib.sha256(mesh_code_hash().encode())
     for module in (brief_log, log_sources, run_summary, explanation, active_alerts):
         digest.update(Path(inspect.getfile(module)).read_bytes())

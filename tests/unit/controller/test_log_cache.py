@@ -212,10 +212,10 @@ def test_a_changed_cache_is_never_used(
 
 
 def test_a_forged_summary_with_a_mac_of_another_key_is_not_used(decided: RunFolder, tmp_path: Path) -> None:
-    folder, other = copy_of(decided, tmp_path / "home"), copy_of(decided, tmp_path / "other")
+    folder, copied_run = copy_of(decided, tmp_path / "home"), copy_of(decided, tmp_path / "second_home")
     refresh(folder, growing=False)
-    refresh(other, growing=False)
-    shutil.copy(other.path / FILE, folder.path / FILE)
+    refresh(copied_run, growing=False)
+    shutil.copy(copied_run.path / FILE, folder.path / FILE)
     assert not is_used(folder)
     assert_same_views(folder)
 

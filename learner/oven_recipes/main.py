@@ -7,11 +7,13 @@ import logging
 import os
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
 from oven_learner.rollback.checkpoint_record import all_checkpoints, find_defect
 from oven_recipes.recipe_interface import Recipe, TrainingRequest
 from oven_runs.home.run_folder import PREPARING
+from oven_runs.process.child_process import wait_until_released
 
 log = logging.getLogger(__name__)
 
@@ -22,16 +24,16 @@ def main(args: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = Path(os.environ["OVEN_RUN_DIR"])
-    try:
-        settings = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{folder / 'config.json'} cannot be read: {reason(error)}") from error
     recipes = {point.name: point for point in entry_points(group="oven.recipes")}
-    if settings["recipe"] not in recipes:
-        raise UnknownNameError("recipe", settings["recipe"], recipes)
-    log.info("%sloading the recipe %s", PREPARING, settings["recipe"])
-    recipe: Recipe = recipes[settings["recipe"]].load()
-    recipe.train(
+    name = _read_settings(folder)["recipe"]
+    if name not in recipes:
+        raise UnknownNameError("recipe", name, recipes)
+    log.info("%sloading the recipe %s", PREPARING, name)
+    recipe: Recipe = recipes[name].load()
+    train = recipe.load_training()
+    wait_until_released()
+    settings = _read_settings(folder)  # the stack has meanwhile added rules
+    train(
         TrainingRequest(
             start=settings["start"],
             seed=settings["seed"],
@@ -44,3 +46,11 @@ def main(args: list[str]) -> int:
         )
     )
     return 0
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    try:
+        settings: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{folder / 'config.json'} cannot be read: {reason(error)}") from error
+    return settings

@@ -1,8 +1,8 @@
-"""The interface of recipes, which are entry points of the group `oven.recipes`. Only their `train` imports torch."""
+"""The interface of recipes, entry points of the group `oven.recipes`. Only their `load_training` imports torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,8 +40,9 @@ class Recipe(resolution.Recipe, Protocol):
     def name(self) -> str:
         """The recipe's name in the log and in the entry points."""
 
-    def train(self, request: TrainingRequest) -> None:
-        """Train to the end. Environment variables contain the address of the controller."""
+    def load_training(self) -> Callable[[TrainingRequest], None]:
+        """Import what the training needs, such as torch, and return the function that trains to the end. Environment
+        variables contain the address of the controller."""
 
 
 LR_BOUNDS = (0.01, 100.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -14,7 +15,7 @@ from oven_recipes.recipe_interface import Start, TrainingRequest
 
 @dataclass(frozen=True)
 class TrainerRecipe:
-    """A recipe that builds a training job, and lets the job's trainer train. Only `train` imports torch."""
+    """A recipe that builds a training job, and lets the job's trainer train. Only `load_training` imports torch."""
 
     name: str
     default_start: str
@@ -29,8 +30,8 @@ class TrainerRecipe:
     def parse_start(self, text: str, seed: int, options: Any) -> Start:
         return self.start_parser(text, seed, options)
 
-    def train(self, request: TrainingRequest) -> None:
+    def load_training(self) -> Callable[[TrainingRequest], None]:
         from oven_recipes.training_runner import train
 
         module, _, function = self.build.partition(":")
-        train(self, request, getattr(import_module(module), function))
+        return partial(train, self, build=getattr(import_module(module), function))

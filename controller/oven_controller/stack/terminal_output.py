@@ -81,12 +81,15 @@ class Screen:
             self(f"{end}; {line}")
 
 
-async def report_preparation(folder: RunFolder, out: Callable[[str], None], newest_start: Callable[[], object]) -> None:
+async def report_preparation(
+    folder: RunFolder, out: Callable[[str], None], newest_start: Callable[[], object], earlier_text: str
+) -> None:
     """Print the learner's preparation, as "STAGE: PROGRESS": a new stage immediately, and progress every 10 s.
 
-    `newest_start` returns the newest RunStarted in the log. When it changes, the preparation is over.
+    `newest_start` returns the newest RunStarted in the log. When it changes, the preparation is over. `earlier_text` is
+    that of an earlier learner, which is not printed.
     """
-    earlier_start, last_text = newest_start(), folder.preparation()
+    earlier_start, last_text = newest_start(), earlier_text
     next_line_at = 0.0
     while newest_start() is earlier_start:
         text, now = folder.preparation(), time.monotonic()

@@ -88,6 +88,7 @@ class _Stack:
         self.stop = asyncio.Event()
         self.signal_number = 0  # the first signal
         self.script_offset = 0  # where the current process's output begins in script.log
+        self.earlier_preparation = ""  # of the learner before the current one
         self.has_ended = False
         self.processes: Processes | None = None
         self.member_processes: MemberProcesses | None = None
@@ -210,6 +211,7 @@ class _Stack:
                 await self._wait_for_learner(processes.learner)
                 while not self.stop.is_set() and (checkpoint := relaunches.next_checkpoint()) is not None:
                     await self._start_learner(processes, plan, resume_from=checkpoint)
+                    processes.release_learner()
                     await self._wait_for_learner(processes.learner)
                 code = self._learner_exit_code(processes.learner)
             except StopRequested:
@@ -249,6 +251,10 @@ class _Stack:
                 self.out(f"no sampled completions are stored, because the server refused their stream: {refusal}")
 
     async def _start_processes(self, processes: Processes, bus: Bus, plan: Plan) -> None:
+        resume_from = relaunch.LATEST if self.request.resume else ""
+        starts_recipe = self.request.starts_learner and not self.request.command
+        if starts_recipe:  # before the others, because it imports for seconds
+            await self._start_learner(processes, plan, resume_from)
         await processes.start_meshes(self.settings.meshes)
         if self.settings.kg:
             await self._add_graph_rules(processes, bus)
@@ -263,8 +269,11 @@ class _Stack:
         if self.settings.metrics_port is not None or self.settings.otlp:
             await processes.start_metrics()
         await self._open_monitor(plan)
-        if self.request.command or self.request.starts_learner:
-            await self._start_learner(processes, plan, relaunch.LATEST if self.request.resume else "")
+        if starts_recipe:
+            processes.release_learner()
+            return
+        if self.request.command:
+            await self._start_learner(processes, plan, resume_from)
             return
         environment = plan.attached_learner(resumed=self.request.resume)
         if self.request.on_ready is not None:
@@ -282,6 +291,7 @@ class _Stack:
             await processes.start_learner(script)
         else:
             learner = plan.learner(resume_from)
+            self.earlier_preparation = self.folder.preparation()
             await processes.start_learner(learner)
             self.out(f"starting the learner; its output goes to {short_path(learner.log)}")
 
@@ -345,7 +355,9 @@ class _Stack:
             if self.request.command and not self.request.quiet:
                 copy_task = asyncio.create_task(relay(learner.log, self.script_offset, script_ended))
             if not self.request.command:
-                reporting = report_preparation(self.folder, self.out, lambda: self.printer.view.started)
+                reporting = report_preparation(
+                    self.folder, self.out, lambda: self.printer.view.started, self.earlier_preparation
+                )
                 preparation_tasks = {asyncio.create_task(reporting)}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

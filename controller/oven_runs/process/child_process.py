@@ -15,6 +15,8 @@ from oven_core.errors import ProcessError, reason
 
 PARENT_FD = "OVEN_PARENT_FD"
 """Environment variable with the file descriptor of the pipe that closes when the parent ends."""
+_released = threading.Event()
+"""Set when the parent has called `Child.release`, or if there is no parent to wait for."""
 KILL_TIMEOUT_S = 5.0
 """Seconds that a guard has to kill its command."""
 
@@ -91,6 +93,11 @@ class Child:
             end_session(self.pid)
         return code
 
+    def release(self) -> None:
+        """Let the child return from `wait_until_released`."""
+        with contextlib.suppress(BrokenPipeError):  # the child has ended
+            os.write(self._pipe, b"1")
+
     def signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
             self._process.send_signal(number)
@@ -151,6 +158,13 @@ def follow_parent(grace_s: float = 10.0) -> None:
     else in a child process."""
     if fd := os.environ.pop(PARENT_FD, ""):
         end_when_closed(int(fd), grace_s)
+    else:
+        _released.set()
+
+
+def wait_until_released() -> None:
+    """Wait until the parent calls `Child.release`. A child that takes long to import starts early and waits here."""
+    _released.wait()
 
 
 def end_with_input(grace_s: float = 60.0) -> None:
@@ -163,7 +177,7 @@ def end_when_closed(fd: int, grace_s: float) -> None:
 
     def watch() -> None:
         while os.read(fd, 64):
-            pass
+            _released.set()
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(grace_s)
         os._exit(1)

@@ -1,6 +1,8 @@
-"""The entry point of the recipe `motion` for `up`. Only `train` imports torch."""
+"""The entry point of the recipe `motion` for `up`. Only `load_training` imports torch."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from oven_recipes.motion.settings import STARTS, MotionSettings, Start, parse_start
 from oven_recipes.recipe_interface import TrainingRequest
@@ -17,10 +19,10 @@ class MotionRecipe:
     def parse_start(self, text: str, seed: int, options: MotionSettings) -> Start:
         return parse_start(text)
 
-    def train(self, request: TrainingRequest) -> None:
+    def load_training(self) -> Callable[[TrainingRequest], None]:
         from oven_recipes.motion.training import train
 
-        train(request)
+        return train
 
 
 RECIPE = MotionRecipe()

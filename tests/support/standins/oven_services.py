@@ -23,6 +23,7 @@ from oven_core.protocol.graph_requests import GraphInfo
 from oven_core.protocol.messages import MetricSpec
 from oven_core.security.credentials import Credentials
 from oven_learner.rollback.memory_snapshots import Snapshots
+from oven_runs.process.child_process import wait_until_released
 
 BEAT_S = 0.04
 STEERED_S = 0.2
@@ -101,6 +102,7 @@ def late_learner(_args: list[str]) -> int:
 
 
 def _beat(snapshots: Snapshots | None, knobs: oven.Actuators | None = None) -> int:
+    wait_until_released()
     folder = Path(os.environ["OVEN_RUN_DIR"])
     clip = [1.0]
     knobs = knobs or oven.Actuators()

@@ -28,6 +28,7 @@ from oven_core.protocol.names import Subjects
 from oven_core.protocol.rules import Rules
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import load_keys
+from oven_runs.process.child_process import wait_until_released
 
 
 class ToySettings(BaseModel):
@@ -62,6 +63,7 @@ RECIPE = ToyRecipe()
 
 
 def learner(args: list[str]) -> int:
+    wait_until_released()
     settings = json.loads((Path(os.environ["OVEN_RUN_DIR"]) / "config.json").read_text())
     mode = settings["recipe_options"].get("mode", "end")
     if mode == "die":

@@ -27,7 +27,7 @@ async def test_each_stage_is_printed_until_the_run_starts(tmp_path: Path) -> Non
             starts[0] = object()
 
     write(f"{PREPARING}warm-up: step 5 of 9")  # of an earlier learner of this run
-    task = asyncio.create_task(report_preparation(folder, on_line, lambda: starts[0]))
+    task = asyncio.create_task(report_preparation(folder, on_line, lambda: starts[0], folder.preparation()))
     await asyncio.sleep(0)
     write(f"{PREPARING}loading the recipe oracle")
     async with asyncio.timeout(10):

@@ -107,7 +107,7 @@ def test_the_recipe_trains_from_a_teacher_that_a_decision_replaces(
     monkeypatch.setattr(recipes_run, "attach", lambda trainer, **options: attach(trainer, link=line, **options))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     (tmp_path / "run").mkdir()
-    RECIPE.train(
+    RECIPE.load_training()(
         TrainingRequest("drill:weak-teacher", 1, 4, None, dict(TINY), folder=tmp_path / "run", cache=tmp_path / "cache")
     )
     run, end = line.sent[0], line.sent[-1]

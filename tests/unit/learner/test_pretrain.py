@@ -165,8 +165,9 @@ def run(home: Home, folder: Path, line: FakeLink, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("signal.signal", lambda *_: None)
     folder.mkdir(exist_ok=True)
     options = {**TINY, "corpus": str(home.corpus)}
-    RECIPE.train(TrainingRequest(**{"start": "tuned", "seed": 1, "steps": 8, "seconds": None, "options": options,
-                          "folder": folder, "cache": home.cache, **fields}))  # fmt: skip
+    request: dict[str, Any] = {"start": "tuned", "seed": 1, "steps": 8, "seconds": None, "options": options}
+    request |= {"folder": folder, "cache": home.cache} | fields
+    RECIPE.load_training()(TrainingRequest(**request))
 
 
 def test_the_recipe_trains_under_decisions(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

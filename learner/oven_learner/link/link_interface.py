@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from oven_core.errors import reason
 from oven_core.protocol.messages import LearnerMessage, LogMessage, Observation, Receipt
@@ -69,8 +69,7 @@ class SilentLink:
         return True
 
 
-@dataclass(slots=True)
-class PendingObservation:
+class PendingObservation(NamedTuple):
     """An observation that has not been built yet."""
 
     incarnation: int
@@ -78,7 +77,7 @@ class PendingObservation:
     tick: int
     step: int
     progress: float
-    metrics: dict[str, float]
+    metrics: Mapping[str, float]
 
     def __call__(self) -> Observation:
         return Observation(

@@ -92,12 +92,11 @@ class ProcessLink:
         secret = secrets.token_bytes(16)
         self._config = WorkerConfig(url, run, credentials, pin, poll_s, secret, spool_folder, reads_machine)
         self._closing_timeout_s = self._closed_at = 0.0
-        self._message_count = 0
         self._last_sent_at = 0.0
         self._new_messages: deque[tuple[MessageFactory, bool]] = deque()
         self._items = Inlet(-1)  # events from the current worker
         self._counter = SharedCounter()
-        self._last_counter_value = self._counter.value
+        self._last_counter_value = self._counter.cells[0]
         self._next_items: deque[Inlet] = deque()  # from workers that started later
         self._last_item = 0  # sequence number of the last received event
         self._inbox: deque[LogMessage] = deque()
@@ -129,7 +128,7 @@ class ProcessLink:
     @property
     def unsent(self) -> int:
         """Number of messages that the log has not confirmed, as far as this process knows."""
-        return self._message_count - self._status.last_received + self._status.waiting_count
+        return self._n + len(self._new_messages) - self._status.last_received + self._status.waiting_count
 
     @property
     def pid(self) -> int | None:
@@ -150,7 +149,6 @@ class ProcessLink:
         self._may_begin.set()
 
     def send(self, factory: MessageFactory, *, droppable: bool = False) -> None:
-        self._message_count += 1
         self._new_messages.append((factory, droppable))
         self._last_sent_at = time.monotonic()
 
@@ -158,8 +156,11 @@ class ProcessLink:
         self._samples.put(convert)
 
     def receive(self) -> LogMessage | None:
-        if not self._inbox and self._counter.value != self._last_counter_value:
-            self._last_counter_value = self._counter.value
+        if not self._inbox:
+            counter_value = self._counter.cells[0]
+            if counter_value == self._last_counter_value:
+                return None
+            self._last_counter_value = counter_value
             while self._next_items:
                 self._items.close()
                 self._items = self._next_items.popleft()
@@ -283,7 +284,8 @@ class ProcessLink:
             if has_packed and not self._closing.is_set() and len(self._new_messages) <= MAX_UNBUILT:
                 break
             for _ in range(min(BUILD_BATCH, len(self._new_messages))):
-                self._pack(*self._new_messages.popleft())
+                self._pack(*self._new_messages[0])
+                self._new_messages.popleft()  # only now, so that `unsent` always counts it
             has_packed = True
         return has_packed
 

@@ -199,11 +199,10 @@ class Worker:
             self._last_received, self._writer.lost_count = frame.n, frame.lost_count
             self._writer.put(frame.factory)
         elif isinstance(frame, tuple):  # an observation
-            self._last_received, self._writer.lost_count, *fields = frame
-            observation = PendingObservation(*fields)
+            self._last_received, self._writer.lost_count, *position, metrics = frame
             if self._machine is not None:
-                observation.metrics.update(self._machine.take_if_due())
-            self._writer.put(observation, droppable=True)
+                metrics.update(self._machine.take_if_due())
+            self._writer.put(PendingObservation(*position, metrics), droppable=True)
         elif isinstance(frame, dict):  # a sample of completions
             self._samples.put(frame)
         elif frame == BEGIN:

@@ -23,17 +23,16 @@ from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
-from oven_core.bus.log_client import Entry
 from oven_core.errors import OvenError, ProcessError, reason
 from oven_core.protocol.codec import build_models
+from oven_core.protocol.events import Entry
 from oven_core.protocol.messages import LogMessage, RunEnded
 from oven_core.protocol.subjects import learner_subject
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_learner.link import spool
 from oven_learner.link.link_interface import MessageFactory, PendingObservation, message_id
-from oven_learner.link.log_writer import OutageLog
-from oven_learner.link.outbox import BUILD_BATCH, MAX_UNBUILT, MAX_WAITING_BYTES, OVERHEAD_BYTES
+from oven_learner.link.outbox import BUILD_BATCH, MAX_UNBUILT, MAX_WAITING_BYTES, OVERHEAD_BYTES, OutageLog
 from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
 from oven_learner.link.poll_schedule import PollSchedule
 from oven_learner.link.resume_state import ResumeState
@@ -136,8 +135,8 @@ class ProcessLink:
         return self._process.pid if self._process is not None else None
 
     def open(self) -> ResumeState:
-        build_models()  # now, and not in a training step
         self._relay.start()
+        build_models()  # now, and not in a training step; meanwhile, the worker starts
         self._opened.wait()
         if self._failure is not None:
             self._relay.join(GRACE_S)

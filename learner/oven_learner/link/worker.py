@@ -27,8 +27,9 @@ from oven_learner.link import spool
 from oven_learner.link.bus_session import BusSession
 from oven_learner.link.link_interface import PendingObservation
 from oven_learner.link.log_reader import LogReader
-from oven_learner.link.log_writer import LogWriter, OutageLog
+from oven_learner.link.log_writer import LogWriter
 from oven_learner.link.machine_readings import MachineReadings
+from oven_learner.link.outbox import OutageLog
 from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
 from oven_learner.link.sample_queue import SamplePublisher
 from oven_learner.link.worker_messages import BEGIN, GRACE_S, Closing, Frame, LogItem, Resumed, Status, WorkerConfig

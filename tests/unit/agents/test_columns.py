@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oven_agents.review import columnar_window as module
-from oven_agents.review.columnar_window import Columns
+from oven_agents.sdk import columnar_window as module
 from oven_agents.sdk.agent_session import WINDOW_LENGTH, Session
+from oven_agents.sdk.columnar_window import Columns
 from oven_agents.sdk.window import Window
 from oven_controller.importing.declared_knobs import Knob
 from oven_core.protocol.messages import AgentStatus, Observation, Receipt, RunStarted

@@ -30,6 +30,7 @@ from oven_core.protocol.messages import LogMessage, RunEnded
 from oven_core.protocol.subjects import learner_subject
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
+from oven_learner.import_hook import collector_paused
 from oven_learner.link import spool
 from oven_learner.link.link_interface import MessageFactory, PendingObservation, message_id
 from oven_learner.link.outbox import BUILD_BATCH, MAX_UNBUILT, MAX_WAITING_BYTES, OVERHEAD_BYTES, OutageLog
@@ -136,7 +137,8 @@ class ProcessLink:
 
     def open(self) -> ResumeState:
         self._relay.start()
-        build_models()  # now, and not in a training step; meanwhile, the worker starts
+        with collector_paused():
+            build_models()  # now, and not in a training step; meanwhile, the worker starts
         self._opened.wait()
         if self._failure is not None:
             self._relay.join(GRACE_S)

@@ -151,3 +151,17 @@ def test_every_shipped_agent_says_the_same(reward: bool) -> None:
                 spoke.add(point.name)
         assert plain.problems == quick.problems == []
     assert len(spoke) >= 4, spoke
+
+
+def test_windows_follow_sessions_whatever_these_have_absorbed() -> None:
+    """New observations, a training that starts again, one that another session does not have, and a kept window."""
+    columns, seen = Columns(4), observations([(1, 1, 1)] * 9)
+
+    def losses(rows: list[Observation]) -> list[float]:
+        return columns.window(RUN, rows, {}, (), {}, set()).series("loss")
+
+    for rows in (seen[:1], seen[:3], seen[1:5], seen[5:9], seen[2:4], seen[3:4], seen[1:4]):
+        assert losses(rows) == [row.metrics["loss"] for row in rows]
+    kept = columns.window(RUN, seen[:2], {}, (), {}, set())
+    assert losses(seen[:4]) == [0.0, 1.0, 2.0, 3.0] and kept.series("loss") == [0.0, 1.0]
+    assert [value for _, value in kept.surviving_series("loss")] == [0.0, 1.0]

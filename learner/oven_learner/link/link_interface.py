@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from oven_core.errors import reason
 from oven_core.protocol.messages import LearnerMessage, LogMessage, Observation, Receipt
@@ -69,25 +69,13 @@ class SilentLink:
         return True
 
 
-class PendingObservation(NamedTuple):
-    """An observation that has not been built yet."""
-
-    incarnation: int
-    n: int
-    tick: int
-    step: int
-    progress: float
-    metrics: Mapping[str, float]
-
-    def __call__(self) -> Observation:
-        return Observation(
-            incarnation=self.incarnation,
-            n=self.n,
-            tick=self.tick,
-            step=self.step,
-            progress=self.progress,
-            metrics=to_floats(self.metrics),
-        )
+def build_observation(
+    incarnation: int, n: int, tick: int, step: int, progress: float, metrics: Mapping[str, float]
+) -> Observation:
+    """Build an observation. The training thread queues a `partial` of this function, which is fast to create."""
+    return Observation(
+        incarnation=incarnation, n=n, tick=tick, step=step, progress=progress, metrics=to_floats(metrics)
+    )
 
 
 def to_floats(metrics: Mapping[Any, Any]) -> dict[str, float]:

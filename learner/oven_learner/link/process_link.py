@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from oven_core.errors import OvenError, ProcessError, reason
@@ -32,7 +33,7 @@ from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_learner.import_hook import collector_paused
 from oven_learner.link import spool
-from oven_learner.link.link_interface import MessageFactory, PendingObservation, message_id
+from oven_learner.link.link_interface import MessageFactory, build_observation, message_id
 from oven_learner.link.outbox import BUILD_BATCH, MAX_UNBUILT, MAX_WAITING_BYTES, OVERHEAD_BYTES, OutageLog
 from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
 from oven_learner.link.poll_schedule import PollSchedule
@@ -192,7 +193,9 @@ class ProcessLink:
         config, status = self._config, self._status
         # The log has all required messages up to this number, and perhaps later ones.
         last_confirmed = status.last_received - status.waiting_count - status.dropped_count
-        factories = {n: factory for n, factory in self._required.items() if n > last_confirmed}
+        factories: dict[int, MessageFactory] = {
+            n: factory for n, factory in self._required.items() if n > last_confirmed
+        }
         factories |= {n: unpack_observation(data) for n, data, droppable in self._unsent if droppable}
         entries = []
         for n in sorted(factories):
@@ -293,7 +296,7 @@ class ProcessLink:
     def _pack(self, factory: MessageFactory, droppable: bool) -> None:
         self._n += 1
         try:
-            if isinstance(factory, PendingObservation):
+            if isinstance(factory, partial) and factory.func is build_observation:
                 data = pack_observation(self._n, self._lost_count, factory)
             else:
                 data = pack(Frame(self._n, self._lost_count, factory))

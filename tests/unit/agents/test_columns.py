@@ -162,6 +162,6 @@ def test_windows_follow_sessions_whatever_these_have_absorbed() -> None:
 
     for rows in (seen[:1], seen[:3], seen[1:5], seen[5:9], seen[2:4], seen[3:4], seen[1:4]):
         assert losses(rows) == [row.metrics["loss"] for row in rows]
-    kept = columns.window(RUN, seen[:2], {}, (), {}, set())
-    assert losses(seen[:4]) == [0.0, 1.0, 2.0, 3.0] and kept.series("loss") == [0.0, 1.0]
-    assert [value for _, value in kept.surviving_series("loss")] == [0.0, 1.0]
+    old_window = columns.window(RUN, seen[:2], {}, (), {}, set())
+    assert losses(seen[:4]) == [0.0, 1.0, 2.0, 3.0] and old_window.series("loss") == [0.0, 1.0]
+    assert [value for _, value in old_window.surviving_series("loss")] == [0.0, 1.0]

@@ -9,6 +9,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from oven_learner.import_hook import collector_paused
 from oven_learner.integrations.launched import register_names
 
 if TYPE_CHECKING:
@@ -49,13 +50,15 @@ logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
 # Users write report_to="oven" and log_with="oven" without any other call.
-register_names()
+with collector_paused():  # it imports messages if transformers is imported already
+    register_names()
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    with collector_paused():
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

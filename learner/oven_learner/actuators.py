@@ -104,6 +104,8 @@ class Actuators:
 
     def __init__(self) -> None:
         self._by_name: dict[str, _Actuator] = {}
+        self.proofs: dict[str, Proof] = {}
+        """The proofs of the actuators that have one."""
         self.membership: Membership | None = None
         """The remote members of the reward committee, or None without a committee."""
 
@@ -209,7 +211,8 @@ class Actuators:
     def copy(self) -> Actuators:
         """Return a new registry with the same actuators, to which a training run adds its own."""
         duplicate = Actuators()
-        duplicate._by_name, duplicate.membership = dict(self._by_name), self.membership
+        duplicate._by_name, duplicate.proofs = dict(self._by_name), dict(self.proofs)
+        duplicate.membership = self.membership
         return duplicate
 
     def spec(self, name: str) -> ActuatorSpec:
@@ -218,11 +221,7 @@ class Actuators:
 
     def proof(self, name: str) -> Proof | None:
         """Return the actuator's proof, or None."""
-        return self._by_name[name].proof if name in self._by_name else None
-
-    def proofs(self) -> dict[str, Proof]:
-        """Return the proofs of the actuators that have one."""
-        return {name: actuator.proof for name, actuator in self._by_name.items() if actuator.proof is not None}
+        return self.proofs.get(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
@@ -281,6 +280,8 @@ class Actuators:
                 "its choices or bounds"
             )
         self._by_name[name] = actuator
+        if actuator.proof is not None:
+            self.proofs[name] = actuator.proof
 
 
 def _check_bounds(name: str, scale: str, low: float, high: float, read: Callable[[], float]) -> None:

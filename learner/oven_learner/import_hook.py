@@ -1,4 +1,4 @@
-"""Calls functions right after a module is imported, without importing it.
+"""Calls functions right after a module is imported, without importing it, and keeps imports fast.
 
 It is loaded at the start of every Python process below `oven-controller run`, so it uses only the standard library.
 """
@@ -6,10 +6,11 @@ It is loaded at the start of every Python process below `oven-controller run`, s
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.machinery
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -49,6 +50,19 @@ def after_import(name: str, function: AfterImport) -> None:
     _functions.setdefault(name, []).append(function)
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause Python's garbage collector during imports, which free almost nothing. Next to torch and transformers, one
+    full collection takes 0.3 s."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def report(text: str) -> None:

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from oven_core.errors import ConfigError, reason
@@ -90,16 +89,22 @@ class Ranks:
         """Return rank 0's message on every rank, or None if there is none. Only rank 0 calls `get_message`. If it
         raises an error, there is no message and all ranks continue. `wants_stop` means that this rank requests a stop.
         Rank 0 then finds the request in `stop_requester` within a second."""
-        if self._group is None:
-            return _receive_or_default(get_message, None)
+        message: T | None = None
         packed, collects_requests = b"", False
         if self.leader:
-            packed = _receive_or_default(partial(_pack_message, get_message), b"")
+            try:
+                message = get_message()
+                packed = b"" if message is None or self._group is None else pickle.dumps(message)
+            except Exception:
+                log.exception("receiving decisions failed; training continues")
+        if self._group is None:
+            return message
+        if self.leader:
             collects_requests = time.monotonic() >= self._last_collection_at + REQUEST_INTERVAL_S
         header = self._torch.tensor([2 * len(packed) + collects_requests], device="cpu")
         self._distributed.broadcast(header, src=0, group=self._group)
         byte_count, asks_for_requests = divmod(int(header), 2)
-        message: T | None = self._broadcast_bytes(packed, byte_count) if byte_count else None
+        message = self._broadcast_bytes(packed, byte_count) if byte_count else None
         if asks_for_requests:
             self._gather_requests(wants_stop)
         return message
@@ -168,19 +173,6 @@ class Ranks:
         body = self._torch.frombuffer(buffer, dtype=self._torch.uint8)
         self._distributed.broadcast(body, src=0, group=self._group)
         return pickle.loads(body.numpy().tobytes())
-
-
-def _pack_message(get_message: Callable[[], object]) -> bytes:
-    message = get_message()
-    return b"" if message is None else pickle.dumps(message)
-
-
-def _receive_or_default(get_message: Callable[[], T], default: T) -> T:
-    try:
-        return get_message()
-    except Exception:
-        log.exception("receiving decisions failed; training continues")
-        return default
 
 
 def rank() -> int:

@@ -20,8 +20,7 @@ from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, Decision, Receipt
-from oven_core.protocol.names import Subjects
-from oven_core.protocol.permissions import inbox_prefix
+from oven_core.protocol.names import Subjects, inbox_prefix
 from oven_core.protocol.rules import Rules
 from oven_core.replica.replica_process import serve, serve_history
 from oven_core.security.credentials import Credentials

@@ -16,8 +16,8 @@ from oven_core.telemetry import tracing
 from oven_learner.link.bus_session import BusSession
 from oven_learner.link.link_interface import MessageFactory
 from oven_learner.link.log_reader import LogReader
-from oven_learner.link.log_writer import LogWriter, OutageLog
-from oven_learner.link.outbox import MAX_WAITING_BYTES
+from oven_learner.link.log_writer import LogWriter
+from oven_learner.link.outbox import MAX_WAITING_BYTES, OutageLog
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import SampleConverter
 

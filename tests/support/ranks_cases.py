@@ -15,6 +15,7 @@ from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.best_weights import BestWeights
+from oven_learner.client.inbox import Orders
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.link.resume_state import ResumeState
@@ -105,11 +106,11 @@ def the_client_itself_fails(ranks: Ranks) -> dict[str, Any]:
     class Failing(OvenClient):
         remaining = 2
 
-        def is_time_spent(self) -> bool:
+        def _take_own_requests(self) -> Orders | None:
             if self.remaining:
                 self.remaining -= 1
                 raise RuntimeError(f"{self.remaining} more")
-            return super().is_time_spent()
+            return super()._take_own_requests()
 
     case = Case(ranks, kind=Failing)
     case.say(decide(2.0))

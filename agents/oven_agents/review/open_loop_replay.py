@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from oven_agents.review.columnar_window import Columns
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import without_graph
+from oven_agents.sdk.columnar_window import Columns
 from oven_core.errors import OvenError
 from oven_core.mesh.actuator_values import direction
 from oven_core.mesh.outputs import Output
@@ -88,8 +88,7 @@ class OpenLoopReplay:
         """Agent → its recorded votes. An agent that took no part has no entry."""
         self.shadows: set[str] = set()
         """Agents that were shadows in the recording."""
-        self._columns = Columns()
-        create_window = self._columns.window
+        create_window = Columns().window
         self._sessions = {name: Session(agents[name], name, create_window=create_window) for name in sorted(agents)}
         self._mesh = ChangedMesh(run, adapt_rules)
         self._subjects = names.Subjects(run)
@@ -101,7 +100,6 @@ class OpenLoopReplay:
         self._undecided: dict[str, list[CastVote]] = {}  # votes without a decision, by ballot
         self._latest = (0, -1)  # (incarnation, n) of the newest learner message, because one may be stored twice
         self._step = 0
-        self._training = ""
 
     @property
     def started(self) -> bool:
@@ -149,12 +147,8 @@ class OpenLoopReplay:
             self._latest = message.incarnation, message.n
         if isinstance(message, Observation):
             self._step = message.step
-            self._columns.add(message)
         elif isinstance(message, RunStarted):
             self.cannot_fire.clear()  # after this start, each agent announces again whether it can vote
-            if message.training != self._training:
-                self._columns.clear()
-            self._training = message.training
         if message is not None:
             self._record_change(message)
             if not isinstance(message, Alert):  # agents do not receive one another's alerts

@@ -19,6 +19,7 @@ from oven_agents.runtime.companion import Companions
 from oven_agents.runtime.kg_client import PriorClient
 from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import UnsentMessage
+from oven_agents.sdk.columnar_window import Columns
 from oven_core.bus.connection import PATIENT_CONNECT_TIMEOUT_S, Bus
 from oven_core.bus.nats_client import InlineMessage
 from oven_core.cancellation import on_termination
@@ -82,8 +83,12 @@ def serve(
         print(json.dumps([describe_agent(name, type(agent)) for name, agent in zip(voters, instances, strict=True)]))
     if not check and not list_options:
         voters = [names.validate("agent", name) for name in voters]
+        columns = Columns()  # shared, because all agents of the process read the same observations
         _run_from_environment(
-            [Session(agent, name, shadow=shadow) for name, agent in zip(voters, instances, strict=True)]
+            [
+                Session(agent, name, shadow=shadow, create_window=columns.window)
+                for name, agent in zip(voters, instances, strict=True)
+            ]
         )
 
 

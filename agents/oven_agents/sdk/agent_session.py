@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from oven_agents import memory_limit
 from oven_agents.sdk.active_symptoms import ActiveSymptoms
@@ -51,15 +52,16 @@ class Session:
     """The state of one agent in one run. Call `absorb` with any number of events, then `react` once."""
 
     def __init__(
-        self, agent: Agent, name: str, *, shadow: bool = False, create_window: Callable[..., Window] = Window
+        self, agent: Agent, name: str, *, shadow: bool = False, create_window: Callable[..., Window] | None = None
     ) -> None:
-        """Create a session. The votes of a `shadow` agent do not count. A replay may pass its own windows."""
+        """Create a session. The votes of a `shadow` agent do not count. `create_window` takes the same arguments as
+        `plain_window`, the default."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
         self.problems: list[str] = []
         """Tracebacks from the agent's code, for the process log. The host clears the list."""
-        self._create_window = create_window
+        self._create_window = create_window or plain_window
         self._run: RunStarted | None = None
         self._cannot_fire_reason: str | None = None
         self._can_review = False
@@ -302,10 +304,9 @@ class Session:
             return []
         votes_now = is_new_tick and not self._cannot_fire_reason
         assert self._run is not None
-        observations = list(self._observations)  # a copy, because the agent may keep its window
-        new_ticks = max(1, observations[-1].tick - self._voted_tick) if self._voted_tick >= 0 else 1
+        new_ticks = max(1, self._observations[-1].tick - self._voted_tick) if self._voted_tick >= 0 else 1
         window = self._create_window(
-            self._run, observations, self._knobs, self._receipts, self._ballots, self._commanded_ids, new_ticks,
+            self._run, self._observations, self._knobs, self._receipts, self._ballots, self._commanded_ids, new_ticks,
             tuple(self._earlier), self.agent.reads or self.agent.needs,
         )  # fmt: skip
         try:
@@ -415,6 +416,11 @@ class Session:
         declared = {"version": agent.version, "needs": agent.needs, "moves": agent.moves}
         content = {"state": state, "tick": tick, "seen": self._latest_ballot, "reason": reason, "shadow": self.shadow}
         return AgentStatus.model_validate(content | declared)
+
+
+def plain_window(run: RunStarted, observations: Sequence[Observation], *fields: Any) -> Window:
+    """Return a window with a copy of a session's observations, because the agent may keep it."""
+    return Window(run, list(observations), *fields)
 
 
 def _withheld_notice(votes: Sequence[Vote], reason: str) -> Notice | None:

@@ -135,6 +135,8 @@ def detect_shrinking_answers(lengths: Sequence[float], start: float | None) -> S
 def detect_kl_runaway(values: Sequence[float]) -> Sighting | None:
     """Report a KL to the reference model that ran away and has not come back. A KL that only stops rising is still a
     runaway, as long as `values` reach back to before its start."""
+    if max(values, default=0.0) <= MIN_KL:
+        return None
     before: float | None = None  # the KL before the runaway, or None while there is no runaway
     now = 0.0
     for index in range(REFERENCE_LAG + REFERENCE_LENGTH - 1, len(values)):

@@ -14,9 +14,9 @@ import click
 from oven_controller.cli.options import config_option, json_option, print_table, run_option, settings_option
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
+from oven_runs.settings.completions import ATTACHED
 from oven_runs.settings.layers import Origin
 from oven_runs.settings.resolution import resolve
-from oven_runs.settings.run_settings import ATTACHED
 
 
 @click.command()

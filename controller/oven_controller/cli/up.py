@@ -29,10 +29,10 @@ from oven_core.errors import ConfigError, ProcessError
 from oven_runs.home.run_folder import Home
 from oven_runs.process.child_process import end_with_input
 from oven_runs.process.secret_arguments import conceal
+from oven_runs.settings.completions import ATTACHED
 from oven_runs.settings.layers import Layer
 from oven_runs.settings.notifications import is_reference
 from oven_runs.settings.resolution import ResolvedSettings, resolve
-from oven_runs.settings.run_settings import ATTACHED
 
 SHUTDOWN_TIMEOUT_S = 45.0
 """Seconds that `down` waits for the stack to end."""

@@ -24,8 +24,9 @@ from oven_runs.home.run_folder import IMPORTED, Home, RunFolder
 from oven_runs.server import embedded_server
 from oven_runs.settings.agents import AgentSpec, agent_specs, agents_per_process
 from oven_runs.settings.committee_members import check_keys
+from oven_runs.settings.completions import ATTACHED
 from oven_runs.settings.resolution import ResolvedSettings
-from oven_runs.settings.run_settings import ATTACHED, Settings
+from oven_runs.settings.run_settings import Settings
 
 GRAPH_FILE = "graph.json"
 """A file in the folder of every large graph. The prior service checks the folder's other files."""

@@ -17,14 +17,13 @@ from nats.aio.subscription import DEFAULT_SUB_PENDING_MSGS_LIMIT
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeout
-from nats.micro.request import ERROR_HEADER
 
 from oven_core.bus import watchdog
 from oven_core.bus.log_client import LogClient
 from oven_core.bus.nats_client import BusClient, InlineMessage, allow_websockets, permanent_error
 from oven_core.cancellation import end
 from oven_core.errors import BusError, reason
-from oven_core.protocol.permissions import inbox_prefix
+from oven_core.protocol.names import inbox_prefix
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
@@ -36,6 +35,8 @@ CLOSE_TIMEOUT_S = 1.0
 """Timeout of nats-py's `close` in seconds, after which this module cancels nats-py's tasks."""
 CANCEL_INTERVAL_S = 0.1
 """Seconds between repeated cancellations. It is short because nats-py's tasks need no time to clean up."""
+_SERVICE_ERROR = "Nats-Service-Error"
+"""The header of a micro service's error, `ERROR_HEADER` of nats.micro, which is slow to import."""
 LISTENER_TIMEOUT_S = 0.5
 """Maximum seconds that the check for a listener takes. The server reports a missing listener at once."""
 
@@ -277,7 +278,7 @@ class Bus(LogClient):
             raise BusError(f"no answer on {subject} within {timeout_s:g} s") from error
         except NatsError as error:
             raise BusError(f"{subject}: {error}") from error
-        if refusal := (answer.headers or {}).get(ERROR_HEADER):
+        if refusal := (answer.headers or {}).get(_SERVICE_ERROR):
             raise BusError(f"{subject} refused the request: {refusal}")
         return bytes(answer.data)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
@@ -12,7 +11,7 @@ from nats.errors import NoRespondersError
 from oven_core.bus.log_reader import LogReader
 from oven_core.bus.nats_client import BusClient
 from oven_core.errors import BusError, reason
-from oven_core.protocol.events import MESSAGE_ID, SIGNATURE
+from oven_core.protocol.events import MESSAGE_ID, SIGNATURE, Entry
 from oven_core.security.signing import Signer
 from oven_core.telemetry import tracing
 
@@ -20,15 +19,6 @@ CONFIRM_TIMEOUT_S = 2.0
 """Maximum seconds that an append waits for the log's confirmation."""
 _WRONG_LAST_SEQUENCE = 10071
 """The server's error code for an append to a subject that has a newer message than the append allows."""
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """An entry to append. The log ignores an entry that repeats a message id within streams.DUPLICATES_S."""
-
-    subject: str
-    data: bytes
-    message_id: str
 
 
 class AlreadyLoggedError(BusError):

@@ -18,6 +18,7 @@ from nats.js.api import DiscardPolicy, StorageType, StreamConfig, StreamSource
 from nats.js.errors import APIError, NotFoundError
 
 from oven_core.errors import BusError, NameInUseError, reason
+from oven_core.protocol.completion_messages import COMPLETION_BYTES
 from oven_core.protocol.names import Subjects, completions_stream, log_stream, votes_stream
 from oven_core.protocol.subjects import log_subjects, votes_subjects
 
@@ -31,8 +32,6 @@ MAX_COMPLETIONS = 2000
 """Maximum number of stored groups of completions."""
 COMPLETIONS_AGE_S = 14 * 86400.0
 """Maximum age of completions in seconds. They contain training data, so they are deleted even if the run is kept."""
-COMPLETION_BYTES = 256 * 1024
-"""Maximum bytes of one sampled group. The learner truncates its texts until it fits."""
 DUPLICATES_S = 120.0
 """Seconds for which the log recognises a message id. nats-server 2.15.1 has no default for streams with sources."""
 

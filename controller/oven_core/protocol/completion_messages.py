@@ -6,12 +6,14 @@ messages in oven_core.protocol.messages.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.protocol.messages import Message, Real, is_default
 
+COMPLETION_BYTES: Final = 256 * 1024
+"""Maximum bytes of one sampled group. The learner truncates its texts until it fits."""
 Form: TypeAlias = Literal["text", "shape"]
 """The form of completions: `text` written by the policy, or descriptions (`shape`) of samples that are not text."""
 

@@ -25,6 +25,15 @@ UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 """The time of an event that was received live. Only events that are read from the log have their storage time."""
 
 
+@dataclass(slots=True, eq=False)
+class Entry:
+    """An entry to append. The log ignores an entry that repeats a message id within bus.streams.DUPLICATES_S."""
+
+    subject: str
+    data: bytes
+    message_id: str
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """An entry of the log. A body that is not a message is Malformed."""

@@ -88,6 +88,24 @@ def kg(endpoint: str) -> str:
     return f"oven.kg.{endpoint}"
 
 
+def inbox_prefix(name: str) -> str:
+    """Return the prefix of the subjects for replies to a user. Only that user may subscribe to them."""
+    return f"_INBOX_.{name}"
+
+
+def score_inbox(name: str) -> str:
+    """Return the prefix for replies of committee members, separate from the server's confirmations for the log."""
+    return f"{inbox_prefix(name)}.score"
+
+
+def kg_inbox(name: str) -> str:
+    """Return the prefix for replies of the knowledge graph's service to the learner.
+
+    The server's confirmations for the log have another prefix. Otherwise, a request with a forged reply subject could
+    make the service write there. The colon keeps the prefix apart from users' names."""
+    return f"{inbox_prefix(name)}:kg"
+
+
 def log_stream(run: str) -> str:
     """Return the name of the stream that is the run's log."""
     return f"OVEN-{run}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from oven_core.protocol import names
-from oven_core.protocol.names import Subjects, completions_stream, log_stream
+from oven_core.protocol.names import Subjects, completions_stream, inbox_prefix, kg_inbox, log_stream, score_inbox
 from oven_core.protocol.subjects import BY_KIND, SUBJECTS, Writer, kinds_written_by, patterns_written_by
 from oven_core.protocol.unlogged_subjects import UNLOGGED_SUBJECTS
 
@@ -20,24 +20,6 @@ Role = Literal["admin", "learner", "mesh", "history", "kg", "member", "agent", "
 
 LEARNER_KG_ENDPOINTS: Final = ("token_prior", "upload")
 """Endpoints of the knowledge graph's service that the learner may use."""
-
-
-def inbox_prefix(name: str) -> str:
-    """Return the prefix of the subjects for replies to a user. Only that user may subscribe to them."""
-    return f"_INBOX_.{name}"
-
-
-def score_inbox(name: str) -> str:
-    """Return the prefix for replies of committee members, separate from the server's confirmations for the log."""
-    return f"{inbox_prefix(name)}.score"
-
-
-def kg_inbox(name: str) -> str:
-    """Return the prefix for replies of the knowledge graph's service to the learner.
-
-    The server's confirmations for the log have another prefix. Otherwise, a request with a forged reply subject could
-    make the service write there. The colon keeps the prefix apart from users' names."""
-    return f"{inbox_prefix(name)}:kg"
 
 
 def permissions(

@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.plugins import resolve_function_name
 
+ATTACHED = "attached"
+"""The recipe's name when the training script is the user's own."""
 RECIPE_INTERVAL = 10
 """Default steps between two samples in a recipe. A recipe's data are generated, so no text is secret."""
 

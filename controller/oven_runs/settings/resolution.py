@@ -18,7 +18,7 @@ from oven_core.errors import ConfigError, OvenError
 from oven_core.protocol.rules import Rules
 from oven_runs.settings.agents import agent_spec, selected_agents, with_agent_rules
 from oven_runs.settings.committee_members import with_checked_members
-from oven_runs.settings.completions import with_checked_redaction
+from oven_runs.settings.completions import ATTACHED, with_checked_redaction
 from oven_runs.settings.layers import (
     Layer,
     Origin,
@@ -31,7 +31,7 @@ from oven_runs.settings.layers import (
     validate,
 )
 from oven_runs.settings.notifications import NotifySettings
-from oven_runs.settings.run_settings import ATTACHED, Settings
+from oven_runs.settings.run_settings import Settings
 from oven_runs.settings.strict_yaml import key_lines
 
 DEFAULT_RECIPE = "grpo"

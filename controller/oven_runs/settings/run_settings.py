@@ -11,12 +11,9 @@ from oven_core.mesh.change_requirements import NEED_FORMS, NEED_PATTERN
 from oven_core.protocol.rules import Rules
 from oven_core.security.tls import checked_addresses
 from oven_runs.settings.committee_settings import CommitteeSettings
-from oven_runs.settings.completions import CompletionsSettings
+from oven_runs.settings.completions import ATTACHED, CompletionsSettings
 from oven_runs.settings.language_models import AuthorSettings, SupervisorSettings, TunerSettings
 from oven_runs.settings.notifications import NotifySettings
-
-ATTACHED = "attached"
-"""The recipe's name when the training script is the user's own."""
 
 
 def _split_list(value: Any) -> Any:

@@ -58,25 +58,25 @@ class AdoptedDecisions:
         """Ids of received decisions, used to ignore copies."""
         self.rank_difference = ""
         """How the results of an action differed between ranks, in which case all ranks must stop. Otherwise empty."""
+        self.waiting: list[Decision] = []
+        """Decisions whose tick has not come yet."""
+        self.pending: list[PendingReceipt] = []
+        """Receipts that are not sent yet."""
         self._run, self._actuators, self._ranks = run, actuators, ranks
         self._snapshots, self._publish, self._on_applied = snapshots, publish, on_applied
-        self._waiting: list[Decision] = []
-        self._pending: list[PendingReceipt] = []
         self._values_before_plan: dict[str, Value] = {}  # id of a plan's decision → value before it was applied
 
     def add(self, decision: Decision) -> None:
         """Queue an adopted decision until its tick. Ignore copies and decisions that were not adopted."""
         if decision.verdict == "adopted" and decision.id not in self.seen_ids:
             self.seen_ids.add(decision.id)
-            self._waiting.append(decision)
+            self.waiting.append(decision)
 
     def apply_due(self) -> None:
         """Apply the decisions that are due before the next step. While the run is held, do not wait for their ticks."""
-        if not self._waiting:
-            return
         next_tick = self._run.tick + 1
         due = self._due_decisions(next_tick)
-        self._waiting = [decision for decision in self._waiting if decision not in due]
+        self.waiting = [decision for decision in self.waiting if decision not in due]
         failed_plans: dict[tuple[int, tuple[str, ...]], str] = {}  # (tick, plan) → reason
         self._values_before_plan = {}
         # Within a plan, settings come before actions that move the weights.
@@ -95,9 +95,9 @@ class AdoptedDecisions:
 
     def _due_decisions(self, next_tick: int) -> list[Decision]:
         """Return the decisions whose tick has come. The decisions of a plan wait for each other until they expire."""
-        arrived_names = {(decision.tick, decision.actuator) for decision in self._waiting}
+        arrived_names = {(decision.tick, decision.actuator) for decision in self.waiting}
         due = []
-        for decision in self._waiting:
+        for decision in self.waiting:
             is_due = decision.apply_at_tick <= next_tick or bool(self._run.hold_reason)
             is_complete = all((decision.tick, name) in arrived_names for name in decision.plan)
             if is_due and (is_complete or next_tick > decision.expires_at_tick):
@@ -106,23 +106,23 @@ class AdoptedDecisions:
 
     def report_outcomes(self) -> None:
         """Send receipts for settings that the last step used or ignored, and for settings that other code reverted."""
-        if self._pending:
+        if self.pending:
             self._report_pending()
-        for name, proof in self._actuators.proofs().items():
+        for name, proof in self._actuators.proofs.items():
             if undone_change := proof.take_undone_change():
                 before, after, cause = undone_change
                 self._publish(ChangeResult("applied", before, after, cause), name)
 
     def _report_pending(self) -> None:
         """Send the pending receipts of changes for which all ranks know whether training used them."""
-        receipts = self._pending
-        self._pending = []
+        receipts = self.pending
+        self.pending = []
         own_usages = [pending.proof.usage() if pending.proof is not None else USED for pending in receipts]
         usages_by_rank = self._ranks.all_gather(own_usages)
         for index, pending in enumerate(receipts):
             usages = [rank_usages[index] for rank_usages in usages_by_rank]
             if None in usages:  # a rank does not know it yet
-                self._pending.append(pending)
+                self.pending.append(pending)
                 continue
             causes = [usage for usage in usages if usage is not None and usage != USED]
             if not causes:
@@ -134,14 +134,14 @@ class AdoptedDecisions:
 
     def end(self) -> None:
         """Answer all open decisions, because there are no more steps. Waiting decisions expire."""
-        for pending in self._pending:
+        for pending in self.pending:
             self._send(pending, _final_result(pending, self._actuators))
-        self._pending.clear()
-        for proof in self._actuators.proofs().values():
+        self.pending.clear()
+        for proof in self._actuators.proofs.values():
             proof.close()
-        for decision in self._waiting:
+        for decision in self.waiting:
             self._answer(decision, ChangeResult("expired", reason="the run ended before it was applied"))
-        self._waiting.clear()
+        self.waiting.clear()
 
     def _apply_unless_expired(self, decision: Decision, next_tick: int) -> ChangeResult:
         """Apply a decision unless it has expired. Send its receipt, or queue it until training has used the change."""
@@ -157,9 +157,9 @@ class AdoptedDecisions:
         if proof is not None:
             proof.begin(result.before)
         pending = PendingReceipt(decision, result, began_ns, self._run.tick, self._run.step, proof)
-        must_wait_for_earlier = bool(self._pending) and not self._run.hold_reason
+        must_wait_for_earlier = bool(self.pending) and not self._run.hold_reason
         if proof is not None or must_wait_for_earlier:
-            self._pending.append(pending)
+            self.pending.append(pending)
         else:
             self._send(pending, result)
         if decision.plan and result.status == "applied" and not self._moves_weights(decision.actuator):
@@ -188,10 +188,10 @@ class AdoptedDecisions:
             before = self._values_before_plan.get(decision.id)
             if before is None:
                 continue
-            pending = next((entry for entry in self._pending if entry.decision.id == decision.id), None)
+            pending = next((entry for entry in self.pending if entry.decision.id == decision.id), None)
             result = self._common_result(decision, self._actuators.apply(decision.actuator, before))
             if pending is not None:
-                self._pending.remove(pending)
+                self.pending.remove(pending)
                 self._send(pending, replace(pending.result, status="skipped", after=result.after, reason=cause))
             else:
                 self._publish(replace(result, reason=cause), decision.actuator)

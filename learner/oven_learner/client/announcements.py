@@ -14,35 +14,30 @@ log = logging.getLogger("oven.learner")
 
 
 class Announcements:
-    """The actuators that one client has to announce. Every rank calls `add_due` and `publish` at the same steps."""
+    """The actuators that one client has to announce. Every rank calls `publish` at the same steps."""
 
     def __init__(self, actuators: Actuators, ranks: Ranks) -> None:
         self._actuators, self._ranks = actuators, ranks
-        self._requested: dict[str, None] = {}  # ordered names that rank 0 has not yet sent to the other ranks
-        self._due: dict[str, None] = {}  # ordered names that all ranks have received
+        self.requested: dict[str, None] = {}
+        """Names that rank 0 has not yet sent to the other ranks, in order."""
 
     def request(self, name: str) -> None:
         """Request an announcement at the next step boundary. Only rank 0's request counts. Raises UnknownNameError."""
         if name not in self._actuators:
             raise UnknownNameError("actuator", name, self._actuators)
         if self._ranks.leader:
-            self._requested[name] = None
+            self.requested[name] = None
 
     def take_requests(self) -> tuple[str, ...]:
         """Return and clear the requests of rank 0, to be sent to all ranks."""
-        names, self._requested = tuple(self._requested), {}
+        names, self.requested = tuple(self.requested), {}
         return names
 
-    def add_due(self, names: Sequence[str]) -> None:
-        """Mark actuators to be announced by the next `publish`."""
-        self._due.update(dict.fromkeys(names))
-
-    def publish(self, send: Callable[[ActuatorSpec], object]) -> None:
-        """Send each due announcement with the actuator's current value. All ranks must call this together. Log an
-        error instead if the actuator cannot be read, or if it differs between ranks, because decisions would then have
-        different effects."""
-        due, self._due = self._due, {}
-        for name in due:
+    def publish(self, names: Sequence[str], send: Callable[[ActuatorSpec], object]) -> None:
+        """Announce each actuator once, with its current value. All ranks must call this together. Log an error instead
+        if the actuator cannot be read, or if it differs between ranks, because decisions would then have different
+        effects."""
+        for name in dict.fromkeys(names):
             by_rank = self._ranks.all_gather(self._spec_or_problem(name))
             spec = by_rank[0]
             problem = next((entry for entry in by_rank if isinstance(entry, str)), "")

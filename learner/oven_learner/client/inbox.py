@@ -9,11 +9,11 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from oven_core.protocol.messages import Decision, StepClosed
+from oven_core.protocol.messages import Decision, LogMessage, StepClosed
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.client.commands import DIRECT_COMMANDS, LOCAL_PREFIX, ProbedCommand
 from oven_learner.link.link_interface import Link
@@ -36,8 +36,8 @@ Order = Decision | OperatorCommand
 class Orders:
     """The orders and requests that rank 0 collected before a step, for all ranks."""
 
-    orders: tuple[Order, ...]
-    is_time_spent: bool
+    orders: tuple[Order, ...] = ()
+    is_time_spent: bool = False
     """Whether the run's time budget is used up."""
     announcements: tuple[str, ...] = ()
     """Actuators to announce again."""
@@ -52,16 +52,14 @@ class Inbox:
         self,
         link: Link,
         ranks: Ranks,
+        take_own_requests: Callable[[], Orders | None],
         *,
         lockstep: bool = False,
-        requested_announcements: Callable[[], tuple[str, ...]] = tuple,
-        probed_commands: Callable[[], tuple[ProbedCommand, ...]] = tuple,
     ) -> None:
-        """`requested_announcements` and `probed_commands` return new items on rank 0, each once."""
+        """`take_own_requests` returns the learner's own new requests on rank 0, without orders, or None."""
         self.timeouts = 0
         """Number of lockstep timeouts."""
-        self._requested_announcements, self._probed_commands = requested_announcements, probed_commands
-        self._link, self._ranks, self._lockstep = link, ranks, lockstep
+        self._link, self._ranks, self._take_own_requests, self._lockstep = link, ranks, take_own_requests, lockstep
         self._timeout_s = LOCKSTEP_TIMEOUT_S
         self._closed_tick = -1
         self._command_numbers = itertools.count()
@@ -75,17 +73,17 @@ class Inbox:
             command_id = f"{LOCAL_PREFIX}{next(self._command_numbers)}"
             self._local_commands.append(OperatorCommand(id=command_id, action=action, reason=reason))
 
-    def collect(
-        self, is_time_spent: Callable[[], bool], tick: int | None = None, answered_ids: Container[str] = ()
-    ) -> Orders | None:
+    def collect(self, tick: int | None = None, answered_ids: Container[str] = ()) -> Orders | None:
         """Return the orders of rank 0 on every rank, or None if there is nothing new.
 
         All ranks must call this at the same step. Rank 0 also decides when the time budget is used up, so that all
         ranks stop together. If reading the link fails on rank 0, the other ranks still receive a result for this step.
         In lockstep, rank 0 waits for `tick` to close, unless a direct command is waiting that is not in `answered_ids`.
         """
+        if self._ranks.count == 1:
+            return self._read_orders(tick, answered_ids)
         wants_stop = bool(self._local_commands) and not self._ranks.leader
-        read_orders = partial(self._read_orders, is_time_spent, tick, answered_ids)
+        read_orders = partial(self._read_orders, tick, answered_ids)
         return self._ranks.broadcast_if_any(read_orders, wants_stop=wants_stop)
 
     def take_remaining(self) -> list[Order]:
@@ -93,26 +91,28 @@ class Inbox:
         self._listen(None, ())
         return self._received
 
-    def _read_orders(
-        self, is_time_spent: Callable[[], bool], tick: int | None, answered_ids: Container[str]
-    ) -> Orders | None:
+    def _read_orders(self, tick: int | None, answered_ids: Container[str]) -> Orders | None:
         if (requester := self._ranks.stop_requester) is not None:
             self._ranks.stop_requester = None
             self.request("stop", f"rank {requester} requested a stop")
         self._listen(tick, answered_ids)
-        is_spent = is_time_spent()
+        try:
+            own_requests = self._take_own_requests()
+        except Exception:
+            log.exception("receiving decisions failed; training continues")
+            return None
+        if own_requests is None and not self._received and not self._local_commands:
+            return None
         # A signal handler may append to the list at any time, so the list is replaced, not copied and cleared.
         local_commands, self._local_commands = self._local_commands, []
         received, self._received = self._received, []
-        announcements, probed_commands = self._requested_announcements(), self._probed_commands()
-        if not (local_commands or received or is_spent or announcements or probed_commands):
-            return None
-        return Orders((*local_commands, *received), is_spent, announcements, probed_commands)
+        return replace(own_requests or Orders(), orders=(*local_commands, *received))
 
     def _listen(self, tick: int | None, answered_ids: Container[str]) -> None:
         """Read the link, and in lockstep wait for `tick` to close. After a failure, keep the arrived orders."""
         try:
-            self._drain()
+            while (body := self._link.receive()) is not None:
+                self._accept(body)
             if self._lockstep and tick is not None:
                 self._wait_for_close(tick, answered_ids)
         except Exception:
@@ -122,7 +122,8 @@ class Inbox:
         deadline = time.monotonic() + self._timeout_s
         while self._closed_tick < tick and time.monotonic() < deadline and not self._must_answer(answered_ids):
             time.sleep(POLL_INTERVAL_S)
-            self._drain()
+            while (body := self._link.receive()) is not None:
+                self._accept(body)
         if self._closed_tick >= tick:
             self._timeout_s = LOCKSTEP_TIMEOUT_S
         elif not self._must_answer(answered_ids):
@@ -137,9 +138,8 @@ class Inbox:
             for order in (*self._local_commands, *self._received)
         )
 
-    def _drain(self) -> None:
-        while (body := self._link.receive()) is not None:
-            if isinstance(body, StepClosed):
-                self._closed_tick = max(self._closed_tick, body.tick)
-            elif isinstance(body, Decision | OperatorCommand):
-                self._received.append(body)
+    def _accept(self, body: LogMessage) -> None:
+        if isinstance(body, StepClosed):
+            self._closed_tick = max(self._closed_tick, body.tick)
+        elif isinstance(body, Decision | OperatorCommand):
+            self._received.append(body)

@@ -79,7 +79,7 @@ class LoopClient(OvenClient):
         self._step_count += 1
         results = None
         if self.evaluation is not None:
-            results = self.evaluation.measure_if_due(self._step_count, is_last=step == self._horizon.max_steps)
+            results = self.evaluation.measure_if_due(self._step_count, is_last=step == self._max_steps)
         self._observe(step_of_weights, {**(results or {}), **metrics})
         if results is not None:
             self.record_evaluation(results)
@@ -89,7 +89,7 @@ class LoopClient(OvenClient):
         run stops or this was its last step, which is known only with `max_steps`."""
         step_before = self.step
         super().poll()
-        is_last_step = self._horizon.max_steps is not None and self._last_step >= self._horizon.max_steps
+        is_last_step = self._max_steps is not None and self._last_step >= self._max_steps
         was_rolled_back = self.step < step_before  # then the loop may continue
         if self.stopping or (is_last_step and not was_rolled_back):
             self.finish()

@@ -65,6 +65,8 @@ class OutcomeReadings:
     def take_request(self, tick: int) -> bool:
         """Return whether the next step must be evaluated. The budget is then charged. There are no more requests until
         the requested evaluation has been recorded."""
+        if not self._needs:
+            return False
         budget = self._samples + (tick - self._first_tick) // TICKS_PER_EVALUATION
         if self._awaits_reading or self._request_count >= budget:
             return False

@@ -41,7 +41,7 @@ from oven_learner.client.run_start import (
     resume_judges,
     resume_values,
 )
-from oven_learner.link.link_interface import Link, MessageFactory, PendingObservation, TracedReceipt, to_floats
+from oven_learner.link.link_interface import Link, MessageFactory, TracedReceipt, build_observation, to_floats
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import SampleConverter
 from oven_learner.ranks import Ranks
@@ -115,14 +115,14 @@ class OvenClient:
         """Whether the run stops because its time budget is used up. The run then counts as completed."""
         self._link, self._ranks = link, ranks or Ranks()
         self._training, self._lockstep, self._rules = training, lockstep, rules or Rules(autonomy="observe")
-        self._horizon = Horizon(max_steps=max_steps, seconds=seconds, charge_rollbacks=charge_rollbacks)
+        self._max_steps, self._seconds = max_steps, seconds
         self._keys, self._averaged_metrics = dict(keys or {}), tuple(averaged_metrics)
         self._snapshots, self._best, self._settle = snapshots, best, settle
         announced = {spec.name for spec in metrics}
         self._run_started = partial(
             RunStarted,
             recipe=recipe,
-            horizon=self._horizon,
+            horizon=Horizon(max_steps=max_steps, seconds=seconds, charge_rollbacks=charge_rollbacks),
             metrics=metrics,
             unmeasured={name: cause for name, cause in (unmeasured or {}).items() if name not in announced},
             rules=self._rules,
@@ -145,13 +145,7 @@ class OvenClient:
         )
         self._announcements = Announcements(actuators, self._ranks)
         self._commands = Commands(self, actuators, self.publish_receipt, leader=self._ranks.leader)
-        self._inbox = Inbox(
-            link,
-            self._ranks,
-            lockstep=lockstep,
-            requested_announcements=self._announcements.take_requests,
-            probed_commands=self._commands.take_finished_probes,
-        )
+        self._inbox = Inbox(link, self._ranks, self._take_own_requests, lockstep=lockstep)
         RunActions(self, actuators, snapshots, save).register()
         if best is not None:
             best.register(actuators)
@@ -198,34 +192,38 @@ class OvenClient:
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish the metrics of one optimizer step as floats in the announced units. Omit missing measurements instead
         of sending 0. NaN is sent as NaN. The call only appends to a queue, and another thread sends the message."""
-        self.publish(self.advance(step), step, self._ranks.mean(metrics, self._averaged_metrics))
+        if self._averaged_metrics:
+            metrics = self._ranks.mean(metrics, self._averaged_metrics)
+        self.publish(self.advance(step), step, dict(metrics))
 
     def advance(self, step: int) -> int:
         """Start the tick of a step, and return the tick. The caller passes it to `publish` later, in order of ticks."""
-        self._adopted.report_outcomes()
+        if self._adopted.pending or self.actuators.proofs:
+            self._adopted.report_outcomes()
         self.tick += 1
         self.step = step
         return self.tick
 
     def publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics of a tick that `advance` has returned."""
-        progress = self.progress(step)
-        observation = PendingObservation(self._incarnation, self._next_n(), tick, step, progress, dict(metrics))
-        self._enqueue(observation, droppable=True)
+        """Log the metrics of a tick that `advance` has returned. The mapping must not change afterwards."""
+        self._n += 1
+        arguments = (self._incarnation, self._n, tick, step, self.progress(step), metrics)
+        self._enqueue(partial(build_observation, *arguments), droppable=True)
 
     def poll(self) -> None:
         """Receive decisions and commands, and apply those that are due between two optimizer steps. In lockstep, wait
         for the tick to close. While the run is held, keep listening instead of returning. The other ranks then sleep
         until rank 0 has received something."""
-        self._apply_orders(self._inbox.collect(self.is_time_spent, self.tick, self._commands.seen_ids))
+        self._apply_orders(self._inbox.collect(self.tick, self._commands.seen_ids))
         while self.hold_reason and not self.stop_reason:
             if self._ranks.leader:
                 time.sleep(HOLD_POLL_S)
             self.while_held()
-            self._apply_orders(self._inbox.collect(self.is_time_spent))
+            self._apply_orders(self._inbox.collect())
         if not self.stop_reason:
-            self._take_snapshot_if_due()
-            if EVALUATE in self.actuators and self._outcome_readings.take_request(self.tick):
+            if self._snapshots is not None:
+                self._take_snapshot_if_due()
+            if self._outcome_readings.take_request(self.tick) and EVALUATE in self.actuators:
                 self.actuators.apply(EVALUATE, None)
 
     def announce(self, name: str) -> None:
@@ -323,10 +321,10 @@ class OvenClient:
 
     def progress(self, step: int) -> float:
         """Return the completed share of the run, 0 to 1, by steps or by time, whichever is larger."""
-        by_steps = step / self._horizon.max_steps if self._horizon.max_steps else 0.0
-        elapsed_s = time.monotonic() - self._started_at
-        by_time = elapsed_s / self._horizon.seconds if self._horizon.seconds else 0.0
-        return min(1.0, max(0.0, by_steps, by_time))
+        share = step / self._max_steps if self._max_steps else 0.0
+        if self._seconds:
+            share = max(share, (time.monotonic() - self._started_at) / self._seconds)
+        return 0.0 if share < 0.0 else 1.0 if share > 1.0 else share
 
     def __enter__(self) -> Self:
         return self
@@ -346,7 +344,7 @@ class OvenClient:
 
     def is_time_spent(self) -> bool:
         """Whether the time budget is used up."""
-        return bool(self._horizon.seconds and time.monotonic() - self._started_at >= self._horizon.seconds)
+        return bool(self._seconds and time.monotonic() - self._started_at >= self._seconds)
 
     def publish_receipt(
         self,
@@ -385,6 +383,15 @@ class OvenClient:
         """Log a message of the class `kind`, with these fields."""
         self._enqueue(partial(kind, incarnation=self._incarnation, n=self._next_n(), **fields))
 
+    def _take_own_requests(self) -> Orders | None:
+        """Return what the learner itself requests of all ranks before the next step, or None. Rank 0 only."""
+        is_time_spent = self._seconds is not None and self.is_time_spent()
+        commands = self._commands
+        if not (is_time_spent or self._announcements.requested or commands.probes or commands.probed_commands):
+            return None
+        announcements, probed_commands = self._announcements.take_requests(), commands.take_finished_probes()
+        return Orders(is_time_spent=is_time_spent, announcements=announcements, probed_commands=probed_commands)
+
     def _take_snapshot_if_due(self) -> None:
         if self._snapshots is None:
             return
@@ -394,20 +401,20 @@ class OvenClient:
             log.warning("cannot take a snapshot at tick %d (%s); training continues", self.tick, reason(error))
 
     def _apply_orders(self, orders: Orders | None) -> None:
-        """Apply the orders from rank 0. All ranks do the same."""
-        for order in orders.orders if orders else ():
-            if isinstance(order, OperatorCommand):
-                self._commands.execute(order)
-            else:
-                self._adopted.add(order)
-        if orders:
+        """Apply the orders from rank 0, and the decisions whose tick has come. All ranks do the same."""
+        if orders is not None:
+            for order in orders.orders:
+                if isinstance(order, OperatorCommand):
+                    self._commands.execute(order)
+                else:
+                    self._adopted.add(order)
             changed_actuators = self._commands.apply_judge_commands(orders.probed_commands)
-            self._announcements.add_due([*orders.announcements, *changed_actuators])
-        self._announcements.publish(self._announce)
-        self._commands.answer()
-        self._adopted.apply_due()
-        self.stop_reason = self.stop_reason or self._adopted.rank_difference
-        if orders and orders.is_time_spent and not self.stop_reason:
+            self._announcements.publish([*orders.announcements, *changed_actuators], self._announce)
+            self._commands.answer()
+        if self._adopted.waiting:
+            self._adopted.apply_due()
+            self.stop_reason = self.stop_reason or self._adopted.rank_difference
+        if orders is not None and orders.is_time_spent and not self.stop_reason:
             self.out_of_time, self.stop_reason = True, "the time budget is used up"
 
     def _announce(self, spec: ActuatorSpec) -> None:

@@ -85,7 +85,7 @@ class RunActions:
             settings = {}  # the restarted process reads them from the log
         for name, value in settings.items():  # the snapshot has overwritten some, such as the weight decay
             self._actuators.apply(name, value)
-        for proof in self._actuators.proofs().values():
+        for proof in self._actuators.proofs.values():
             proof.on_restore()
         run.step = snapshot.step
         return float(step_before), float(snapshot.step)

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from oven_core.bus.streams import COMPLETION_BYTES
-from oven_core.protocol.completion_messages import SampledGroup
+from oven_core.protocol.completion_messages import COMPLETION_BYTES, SampledGroup
 from oven_learner.completions.plain_text import join_messages, make_encodable
 from oven_runs.settings.completions import CompletionsSettings
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.distributed.checkpoint.stateful import Stateful
 from transformers import Trainer
@@ -27,11 +27,12 @@ from oven_learner.hf.knobs.mixture import MIXTURE, Mixture, install_sampler
 from oven_learner.link.find_controller import Mode, find_controller
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS
-from oven_learner.rewards.committee import Committee
-from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts
 from oven_learner.teachers import Teachers
 from oven_learner.teachers.reference_model import has_reference, open_reference, open_teacher
 from oven_runs.home import relaunch
+
+if TYPE_CHECKING:
+    from oven_learner.rewards.committee import Committee
 
 log = logging.getLogger("oven.learner")
 
@@ -198,6 +199,8 @@ def _wrap_train(trainer: Any, attachment: Attachment) -> None:
 def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) -> None:
     """Provide the committee's verifiers with drafts to compare with, unless they already have some. Drafts are greedy
     answers of the active teacher, or of the reference model without `teachers`. Raises ConfigError without either."""
+    from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts
+
     for name, rule in committee.rules.items():
         if not isinstance(rule, DraftVerifier) or rule.get_drafts is not None:
             continue

@@ -10,7 +10,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
@@ -55,10 +55,11 @@ from oven_learner.optim.device_readback import Readback
 from oven_learner.optim.optimizer_gauges import ABSENT_IF_NAN
 from oven_learner.optim.rate_knobs import RateKnobs
 from oven_learner.ranks import Ranks
-from oven_learner.rewards.committee import Committee
-from oven_learner.rewards.committee_knobs import register_committee_knobs
 from oven_learner.rollback.rollback_protocol import Rollback
 from oven_learner.teachers import Teachers, register_kl_knobs
+
+if TYPE_CHECKING:
+    from oven_learner.rewards.committee import Committee
 
 log = logging.getLogger("oven.learner")
 
@@ -373,6 +374,8 @@ class Attachment(TrainerCallback):
         if self._authored is not None:
             self._authored.register_knob(actuators)
         if options.committee is not None:
+            from oven_learner.rewards.committee_knobs import register_committee_knobs
+
             register_committee_knobs(actuators, options.committee)
         else:
             trainer_knobs.register_reward_weights(trainer, actuators)

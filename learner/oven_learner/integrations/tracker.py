@@ -23,6 +23,7 @@ class OvenTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not ty
         """accelerate passes the project's name, which the run does not need."""
         super().__init__()
         self._tap = Tap()
+        self._record = self._tap.wrap("accelerate", lambda *_: None, lambda values, step: [(values, step)])
 
     @property
     def tracker(self) -> Tap:
@@ -32,7 +33,7 @@ class OvenTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not ty
         """Do nothing: the run's log has no place for a configuration."""
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
-        self._tap.record("accelerate", lambda: [(values, step)])
+        self._record(values, step)
 
     def finish(self) -> None:
         """Publish what is left, and the end of the run."""

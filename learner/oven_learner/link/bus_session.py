@@ -11,7 +11,8 @@ from oven_core.cancellation import end
 from oven_core.errors import BusError
 from oven_core.security.credentials import Credentials
 from oven_learner.link.log_reader import LogReader
-from oven_learner.link.log_writer import MAX_RETRY_S, RETRY_S, LogWriter, OutageLog
+from oven_learner.link.log_writer import MAX_RETRY_S, RETRY_S, LogWriter
+from oven_learner.link.outbox import OutageLog
 
 OPEN_TIMEOUT_S = 30.0
 """Seconds without an event from the log after which opening it fails."""

@@ -23,8 +23,7 @@ from oven_core.telemetry import tracing
 from oven_learner.link.link_interface import Link
 from oven_learner.link.process_link import POLL_S, ProcessLink
 from oven_runs.settings.committee_settings import CommitteeSettings
-from oven_runs.settings.completions import CompletionsSettings
-from oven_runs.settings.run_settings import ATTACHED
+from oven_runs.settings.completions import ATTACHED, CompletionsSettings
 
 log = logging.getLogger("oven.learner")
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from oven_core.bus.connection import Bus
 from oven_core.bus.streams import LOG_BYTES
-from oven_core.errors import BusError, OvenError, reason
+from oven_core.errors import BusError
 from oven_core.protocol.messages import LearnerMessage, Observation, RunEnded
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.subjects import learner_subject, patterns_written_by
 from oven_core.telemetry import tracing
 from oven_core.telemetry.span import Attribute, Span
 from oven_learner.link.link_interface import MessageFactory, TracedReceipt, message_id
-from oven_learner.link.outbox import BUILD_BATCH, MAX_WAITING_BYTES, LearnerOutbox, QueuedMessage
-
-log = logging.getLogger("oven.learner")
+from oven_learner.link.outbox import BUILD_BATCH, MAX_WAITING_BYTES, LearnerOutbox, OutageLog, QueuedMessage
 
 RETRY_S = 0.25
 MAX_RETRY_S = 2.0
@@ -30,37 +26,6 @@ MIN_BATCH = 16
 files for 2 to 20 ms."""
 HEADERS_BYTES = 1024
 """Number of bytes reserved for headers within the log's message limit."""
-REPEAT_LOG_S = 60.0
-"""Seconds without log output after which a reason for an outage is logged again."""
-
-
-class OutageLog:
-    """Logs why messages cannot be sent. It repeats a reason only if it has logged nothing for REPEAT_LOG_S."""
-
-    def __init__(self) -> None:
-        self._began_at = self._logged_at = 0.0
-        self._logged_reasons: set[str] = set()
-
-    def record(self, error: BaseException, waiting_count: int) -> None:
-        """Record a failed attempt and the number of waiting messages."""
-        now, message = time.monotonic(), reason(error)
-        self._began_at = self._began_at or now
-        if message not in self._logged_reasons or now >= self._logged_at + REPEAT_LOG_S:
-            self._logged_reasons.add(message)
-            self._logged_at = now
-            log.warning(
-                "%s (for %.0f s, %d messages waiting); training continues",
-                message,
-                now - self._began_at,
-                waiting_count,
-                exc_info=None if isinstance(error, OvenError) else error,  # another error is a bug
-            )
-
-    def record_recovery(self, dropped_count: int) -> None:
-        if self._began_at:
-            duration_s = time.monotonic() - self._began_at
-            log.warning("sending messages again after %.1f s; %d observations were dropped", duration_s, dropped_count)
-            self._began_at, self._logged_reasons = 0.0, set()
 
 
 class LogWriter:

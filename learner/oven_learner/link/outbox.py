@@ -1,4 +1,4 @@
-"""A bounded, ordered queue of the learner's messages that the log has not confirmed yet.
+"""A bounded, ordered queue of the learner's messages that the log has not confirmed yet, and the log of outages.
 
 Messages are built as soon as possible, so that the queue contains bytes and knows their size.
 """
@@ -6,11 +6,13 @@ Messages are built as soon as possible, so that the queue contains bytes and kno
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from oven_core.bus.log_client import Entry
+from oven_core.errors import OvenError, reason
+from oven_core.protocol.events import Entry
 from oven_core.telemetry.span import Span
 from oven_learner.link.link_interface import MessageFactory
 
@@ -25,9 +27,40 @@ MAX_UNBUILT = 100_000
 """Maximum number of messages that wait to be built. Beyond that, the oldest observations are dropped."""
 BUILD_BATCH = 16
 """Maximum number of messages to build before other tasks may run (about 0.3 ms)."""
+REPEAT_LOG_S = 60.0
+"""Seconds without log output after which a reason for an outage is logged again."""
 MAX_BATCH = 256
 MAX_BATCH_BYTES = 1 << 20
 """Maximum number of messages, and approximate maximum of their bytes, that `take` returns at a time."""
+
+
+class OutageLog:
+    """Logs why messages cannot be sent. It repeats a reason only if it has logged nothing for REPEAT_LOG_S."""
+
+    def __init__(self) -> None:
+        self._began_at = self._logged_at = 0.0
+        self._logged_reasons: set[str] = set()
+
+    def record(self, error: BaseException, waiting_count: int) -> None:
+        """Record a failed attempt and the number of waiting messages."""
+        now, message = time.monotonic(), reason(error)
+        self._began_at = self._began_at or now
+        if message not in self._logged_reasons or now >= self._logged_at + REPEAT_LOG_S:
+            self._logged_reasons.add(message)
+            self._logged_at = now
+            log.warning(
+                "%s (for %.0f s, %d messages waiting); training continues",
+                message,
+                now - self._began_at,
+                waiting_count,
+                exc_info=None if isinstance(error, OvenError) else error,  # another error is a bug
+            )
+
+    def record_recovery(self, dropped_count: int) -> None:
+        if self._began_at:
+            duration_s = time.monotonic() - self._began_at
+            log.warning("sending messages again after %.1f s; %d observations were dropped", duration_s, dropped_count)
+            self._began_at, self._logged_reasons = 0.0, set()
 
 
 @dataclass(slots=True, eq=False)

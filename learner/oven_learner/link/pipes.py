@@ -156,16 +156,12 @@ class SharedCounter:
                 fd = os.memfd_create("oven-counter") if hasattr(os, "memfd_create") else os.dup(file.fileno())
             os.ftruncate(fd, mmap.PAGESIZE)
         self.fd = fd
-        self._page = mmap.mmap(fd, mmap.PAGESIZE)
-
-    @property
-    def value(self) -> bytes:
-        """The current value as bytes, because callers only compare it."""
-        return self._page[:4]
+        self.cells = memoryview(mmap.mmap(fd, mmap.PAGESIZE)).cast("I")
+        """The shared memory. Its first cell is the counter's value."""
 
     def increment(self) -> None:
         """Increase the counter by 1. Only one process may call this."""
-        self._page[:4] = struct.pack("<I", (struct.unpack("<I", self._page[:4])[0] + 1) & 0xFFFFFFFF)
+        self.cells[0] = (self.cells[0] + 1) & 0xFFFFFFFF
 
     def close(self) -> None:
         _close(self.fd)

@@ -21,19 +21,20 @@ import threading
 import time
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from oven_core.bus.log_client import Entry
 from oven_core.errors import OvenError, ProcessError, reason
 from oven_core.protocol.codec import build_models
+from oven_core.protocol.events import Entry
 from oven_core.protocol.messages import LogMessage, RunEnded
 from oven_core.protocol.subjects import learner_subject
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
+from oven_learner.import_hook import collector_paused
 from oven_learner.link import spool
-from oven_learner.link.link_interface import MessageFactory, PendingObservation, message_id
-from oven_learner.link.log_writer import OutageLog
-from oven_learner.link.outbox import BUILD_BATCH, MAX_UNBUILT, MAX_WAITING_BYTES, OVERHEAD_BYTES
+from oven_learner.link.link_interface import MessageFactory, build_observation, message_id
+from oven_learner.link.outbox import BUILD_BATCH, MAX_UNBUILT, MAX_WAITING_BYTES, OVERHEAD_BYTES, OutageLog
 from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
 from oven_learner.link.poll_schedule import PollSchedule
 from oven_learner.link.resume_state import ResumeState
@@ -92,12 +93,11 @@ class ProcessLink:
         secret = secrets.token_bytes(16)
         self._config = WorkerConfig(url, run, credentials, pin, poll_s, secret, spool_folder, reads_machine)
         self._closing_timeout_s = self._closed_at = 0.0
-        self._message_count = 0
         self._last_sent_at = 0.0
         self._new_messages: deque[tuple[MessageFactory, bool]] = deque()
         self._items = Inlet(-1)  # events from the current worker
         self._counter = SharedCounter()
-        self._last_counter_value = self._counter.value
+        self._last_counter_value = self._counter.cells[0]
         self._next_items: deque[Inlet] = deque()  # from workers that started later
         self._last_item = 0  # sequence number of the last received event
         self._inbox: deque[LogMessage] = deque()
@@ -129,7 +129,7 @@ class ProcessLink:
     @property
     def unsent(self) -> int:
         """Number of messages that the log has not confirmed, as far as this process knows."""
-        return self._message_count - self._status.last_received + self._status.waiting_count
+        return self._n + len(self._new_messages) - self._status.last_received + self._status.waiting_count
 
     @property
     def pid(self) -> int | None:
@@ -137,8 +137,9 @@ class ProcessLink:
         return self._process.pid if self._process is not None else None
 
     def open(self) -> ResumeState:
-        build_models()  # now, and not in a training step
         self._relay.start()
+        with collector_paused():
+            build_models()  # now, and not in a training step; meanwhile, the worker starts
         self._opened.wait()
         if self._failure is not None:
             self._relay.join(GRACE_S)
@@ -150,7 +151,6 @@ class ProcessLink:
         self._may_begin.set()
 
     def send(self, factory: MessageFactory, *, droppable: bool = False) -> None:
-        self._message_count += 1
         self._new_messages.append((factory, droppable))
         self._last_sent_at = time.monotonic()
 
@@ -158,8 +158,11 @@ class ProcessLink:
         self._samples.put(convert)
 
     def receive(self) -> LogMessage | None:
-        if not self._inbox and self._counter.value != self._last_counter_value:
-            self._last_counter_value = self._counter.value
+        if not self._inbox:
+            counter_value = self._counter.cells[0]
+            if counter_value == self._last_counter_value:
+                return None
+            self._last_counter_value = counter_value
             while self._next_items:
                 self._items.close()
                 self._items = self._next_items.popleft()
@@ -190,7 +193,9 @@ class ProcessLink:
         config, status = self._config, self._status
         # The log has all required messages up to this number, and perhaps later ones.
         last_confirmed = status.last_received - status.waiting_count - status.dropped_count
-        factories = {n: factory for n, factory in self._required.items() if n > last_confirmed}
+        factories: dict[int, MessageFactory] = {
+            n: factory for n, factory in self._required.items() if n > last_confirmed
+        }
         factories |= {n: unpack_observation(data) for n, data, droppable in self._unsent if droppable}
         entries = []
         for n in sorted(factories):
@@ -283,14 +288,15 @@ class ProcessLink:
             if has_packed and not self._closing.is_set() and len(self._new_messages) <= MAX_UNBUILT:
                 break
             for _ in range(min(BUILD_BATCH, len(self._new_messages))):
-                self._pack(*self._new_messages.popleft())
+                self._pack(*self._new_messages[0])
+                self._new_messages.popleft()  # only now, so that `unsent` always counts it
             has_packed = True
         return has_packed
 
     def _pack(self, factory: MessageFactory, droppable: bool) -> None:
         self._n += 1
         try:
-            if isinstance(factory, PendingObservation):
+            if isinstance(factory, partial) and factory.func is build_observation:
                 data = pack_observation(self._n, self._lost_count, factory)
             else:
                 data = pack(Frame(self._n, self._lost_count, factory))

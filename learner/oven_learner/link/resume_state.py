@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from oven_core.bus.connection import Bus
 from oven_core.errors import ConfigError
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.judge_spec import JudgeSpec
@@ -14,6 +14,9 @@ from oven_core.protocol.names import Subjects
 from oven_core.protocol.operator_messages import LEARNER_ACTIONS, OperatorCommand
 from oven_core.protocol.subjects import patterns_written_by
 from oven_core.security.signing import LEARNER, Keyring
+
+if TYPE_CHECKING:  # the training's process does not import nats-py
+    from oven_core.bus.connection import Bus
 
 
 @dataclass(slots=True)

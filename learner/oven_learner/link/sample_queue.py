@@ -12,13 +12,15 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
 from oven_core.protocol.names import Subjects
 from oven_learner.completions.sample_message import encode_group
 from oven_learner.link.pipes import Outlet, pack_plain
+
+if TYPE_CHECKING:  # the training's process does not import nats-py
+    from oven_core.bus.connection import Bus
 
 log = logging.getLogger("oven.learner")
 

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from oven_core.bus.log_client import Entry
 from oven_core.errors import OvenError
+from oven_core.protocol.events import Entry
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
 from oven_runs.home.learner_spool import Spool, SpooledMessage

@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from oven_core.bus.connection import Bus
@@ -25,10 +26,11 @@ from oven_core.security.signing import Keyring
 from oven_core.telemetry import tracing
 from oven_learner.link import spool
 from oven_learner.link.bus_session import BusSession
-from oven_learner.link.link_interface import PendingObservation
+from oven_learner.link.link_interface import build_observation
 from oven_learner.link.log_reader import LogReader
-from oven_learner.link.log_writer import LogWriter, OutageLog
+from oven_learner.link.log_writer import LogWriter
 from oven_learner.link.machine_readings import MachineReadings
+from oven_learner.link.outbox import OutageLog
 from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
 from oven_learner.link.sample_queue import SamplePublisher
 from oven_learner.link.worker_messages import BEGIN, GRACE_S, Closing, Frame, LogItem, Resumed, Status, WorkerConfig
@@ -199,11 +201,10 @@ class Worker:
             self._last_received, self._writer.lost_count = frame.n, frame.lost_count
             self._writer.put(frame.factory)
         elif isinstance(frame, tuple):  # an observation
-            self._last_received, self._writer.lost_count, *fields = frame
-            observation = PendingObservation(*fields)
+            self._last_received, self._writer.lost_count, *arguments = frame
             if self._machine is not None:
-                observation.metrics.update(self._machine.take_if_due())
-            self._writer.put(observation, droppable=True)
+                arguments[-1].update(self._machine.take_if_due())  # the metrics
+            self._writer.put(partial(build_observation, *arguments), droppable=True)
         elif isinstance(frame, dict):  # a sample of completions
             self._samples.put(frame)
         elif frame == BEGIN:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from oven_core.protocol.messages import LogMessage
+from oven_core.protocol.messages import LogMessage, Observation
 from oven_core.security.credentials import Credentials
 from oven_learner.link import pipes
-from oven_learner.link.link_interface import MessageFactory, PendingObservation, to_floats
+from oven_learner.link.link_interface import MessageFactory, build_observation, to_floats
 
 GRACE_S = 1.0
 """Maximum seconds for the worker to end after the closing message, or after the learner dies."""
@@ -97,14 +98,13 @@ class Resumed:
     """Number of observations in the log."""
 
 
-def pack_observation(n: int, lost_count: int, observation: PendingObservation) -> bytes:
-    """Pack an observation as plain values."""
-    metrics = to_floats(observation.metrics)  # marshal cannot pack NumPy numbers
-    position = (observation.incarnation, observation.n, observation.tick, observation.step, observation.progress)
-    return pipes.pack_plain((n, lost_count, *position, metrics))
+def pack_observation(n: int, lost_count: int, observation: partial[Observation]) -> bytes:
+    """Pack the arguments of `build_observation` as plain values."""
+    *position, metrics = observation.args
+    return pipes.pack_plain((n, lost_count, *position, to_floats(metrics)))  # marshal cannot pack NumPy numbers
 
 
-def unpack_observation(data: bytes) -> PendingObservation:
+def unpack_observation(data: bytes) -> partial[Observation]:
     """Unpack the result of `pack_observation`."""
-    _n, _lost_count, *fields = pipes.unpack(data)
-    return PendingObservation(*fields)
+    _n, _lost_count, *arguments = pipes.unpack(data)
+    return partial(build_observation, *arguments)

@@ -26,7 +26,7 @@ from oven_core.errors import OvenError, reason
 from oven_core.protocol import names
 from oven_core.protocol.committee_requests import JudgeHealth, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
-from oven_core.protocol.permissions import score_inbox
+from oven_core.protocol.names import score_inbox
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_learner.rewards import verdicts

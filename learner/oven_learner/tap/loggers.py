@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -81,7 +80,6 @@ METHODS = (
     LoggingMethod("MLflow", "mlflow.tracking.client", "MlflowClient", "log_batch", _read_batch),
     LoggingMethod("verl", "verl.utils.tracking", "Tracking", "log", _read_data),
 )
-_inside = threading.local()
 
 
 def install() -> None:
@@ -93,18 +91,4 @@ def install() -> None:
 
 def _wrap(method: LoggingMethod, tap: Tap, module: Any) -> None:
     owner = getattr(module, method.owner)
-    original = getattr(owner, method.method)
-
-    @functools.wraps(original)
-    def log_and_record(*args: Any, **kwargs: Any) -> Any:
-        if getattr(_inside, "is_logging", False):
-            return original(*args, **kwargs)
-        _inside.is_logging = True
-        try:
-            result = original(*args, **kwargs)
-        finally:
-            _inside.is_logging = False
-        tap.record(method.logger, method.read, *args, **kwargs)
-        return result
-
-    setattr(owner, method.method, log_and_record)
+    setattr(owner, method.method, tap.wrap(method.logger, getattr(owner, method.method), method.read))

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oven_learner.import_hook import report
@@ -36,7 +38,7 @@ LOCK_FILE = "tap.lock"
 """File in the run's folder that the observed process locks, because a run has one learner."""
 
 PLAIN = frozenset((float, int))
-"""Types of the values that are queued as they are."""
+"""Types of the values that are queued unchanged."""
 
 Logged: TypeAlias = Iterable[tuple[Mapping[str, Any], Any]]
 """The values of a call by name, with their step or None. A call may have values of several steps."""
@@ -54,25 +56,42 @@ class Tap:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._logging_threads: set[int] = set()
+        """Ids of the threads that are inside a logger's method. One logger may call another one."""
 
-    def record(self, logger: str, logged: Callable[..., Logged], *args: Any, **kwargs: Any) -> None:
-        """Queue what `logged(*args, **kwargs)` returns. Never blocks and never raises."""
-        if self._is_off:
-            return
-        try:
-            for values, step in logged(*args, **kwargs):
-                # The script may reuse its mapping and its tensors. Copying plain numbers needs no loop in Python.
-                numbers = dict(values)
-                if not PLAIN.issuperset(map(type, numbers.values())):
-                    numbers = numbers_in(numbers)
-                if len(self._calls) >= MAX_WAITING:
-                    self._dropped_count += 1
-                elif numbers:
-                    self._calls.append((logger, step, numbers))
-            if self._thread is None and self._calls:
-                self._start()
-        except Exception as error:
-            self._fail(error)
+    def wrap(self, logger: str, original: Callable[..., Any], read: Callable[..., Logged]) -> Callable[..., Any]:
+        """Wrap a logger's method, so that each call also queues what `read` returns for the same arguments. Queueing
+        never blocks and never raises. It is one function, because each further call costs µs with cold caches."""
+        calls, logging_threads = self._calls, self._logging_threads
+
+        @functools.wraps(original)
+        def log_and_record(*args: Any, **kwargs: Any) -> Any:
+            thread = get_ident()
+            if self._is_off or thread in logging_threads:
+                return original(*args, **kwargs)
+            logging_threads.add(thread)
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                logging_threads.discard(thread)
+            try:
+                for values, step in read(*args, **kwargs):
+                    numbers = dict(values)  # a copy, because the script may reuse its mapping and its tensors
+                    for value in numbers.values():
+                        if type(value) is not float and type(value) is not int:
+                            numbers = numbers_in(numbers)
+                            break
+                    if len(calls) >= MAX_WAITING:
+                        self._dropped_count += 1
+                    elif numbers:
+                        calls.append((logger, step, numbers))
+                if self._thread is None and calls:
+                    self._start()
+            except Exception as error:
+                self._fail(error)
+            return result
+
+        return log_and_record
 
     def close(self) -> None:
         """Publish what is left, and the end of the run. Called when the script ends."""

@@ -26,7 +26,7 @@ from oven_core.errors import BusError, ConfigError, reason
 from oven_core.files import read_file, write_atomic
 from oven_core.protocol import names
 from oven_core.protocol.graph_requests import PartTaken, RequestPart, TokenPrior, TokenPriorRequest
-from oven_core.protocol.permissions import kg_inbox
+from oven_core.protocol.names import kg_inbox
 from oven_core.protocol.token_prior_format import MAX_BYTES, decode, encode, vocabulary_sha
 from oven_learner.link.find_controller import Connection
 from oven_recipes.pretrain.settings import KG, NO_PRIOR, UNIGRAM

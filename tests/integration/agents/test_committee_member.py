@@ -25,7 +25,7 @@ from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
 from oven_core.protocol import names
 from oven_core.protocol.committee_requests import Completion, ScoreReply, ScoreRequest
-from oven_core.protocol.permissions import score_inbox
+from oven_core.protocol.names import score_inbox
 from oven_core.security.credentials import Credentials
 from oven_llm import providers
 from oven_llm.judges.adversarial_controls import Controls

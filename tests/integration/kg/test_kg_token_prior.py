@@ -24,7 +24,7 @@ from oven_core.protocol.graph_requests import (
     TokenPrior,
     TokenPriorRequest,
 )
-from oven_core.protocol.permissions import kg_inbox
+from oven_core.protocol.names import kg_inbox
 from oven_core.protocol.rules import Rules
 from oven_core.protocol.token_prior_format import MAX_BYTES, decode, vocabulary_sha
 from oven_core.security.credentials import Credentials

@@ -30,8 +30,8 @@ from tests.support.learner_side import (
 from tests.support.link_on_loop import LinkOnLoop
 
 from oven_core.bus.connection import Bus
-from oven_core.bus.log_client import Entry
 from oven_core.errors import BusError
+from oven_core.protocol.events import Entry
 from oven_core.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
 from oven_core.protocol.names import Subjects, log_stream
 from oven_core.protocol.subjects import log_subjects

@@ -155,7 +155,7 @@ def test_the_agent_process_sets_the_options(monkeypatch: pytest.MonkeyPatch) -> 
     class EnoughError(Exception):
         pass
 
-    def session(agent: Any, name: str, *, shadow: bool) -> None:
+    def session(agent: Any, name: str, *, shadow: bool, create_window: Any) -> None:
         made[name] = agent
         if len(made) == 2:
             raise EnoughError

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oven_agents.review import columnar_window as module
-from oven_agents.review.columnar_window import Columns
+from oven_agents.sdk import columnar_window as module
 from oven_agents.sdk.agent_session import WINDOW_LENGTH, Session
+from oven_agents.sdk.columnar_window import Columns
 from oven_agents.sdk.window import Window
 from oven_controller.importing.declared_knobs import Knob
 from oven_core.protocol.messages import AgentStatus, Observation, Receipt, RunStarted
@@ -151,3 +151,17 @@ def test_every_shipped_agent_says_the_same(reward: bool) -> None:
                 spoke.add(point.name)
         assert plain.problems == quick.problems == []
     assert len(spoke) >= 4, spoke
+
+
+def test_windows_follow_sessions_whatever_these_have_absorbed() -> None:
+    """New observations, a training that starts again, one that another session does not have, and a kept window."""
+    columns, seen = Columns(4), observations([(1, 1, 1)] * 9)
+
+    def losses(rows: list[Observation]) -> list[float]:
+        return columns.window(RUN, rows, {}, (), {}, set()).series("loss")
+
+    for rows in (seen[:1], seen[:3], seen[1:5], seen[5:9], seen[2:4], seen[3:4], seen[1:4]):
+        assert losses(rows) == [row.metrics["loss"] for row in rows]
+    old_window = columns.window(RUN, seen[:2], {}, (), {}, set())
+    assert losses(seen[:4]) == [0.0, 1.0, 2.0, 3.0] and old_window.series("loss") == [0.0, 1.0]
+    assert [value for _, value in old_window.surviving_series("loss")] == [0.0, 1.0]

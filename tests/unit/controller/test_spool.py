@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.support.own_home import invoke
 from tests.support.replayed import a_run, left_behind
 
-from oven_core.bus.log_client import Entry
 from oven_core.errors import ConfigError
+from oven_core.protocol.events import Entry
 from oven_core.protocol.messages import RunEnded
 from oven_learner.link import spool as spooling
 from oven_runs.access.log_sources import exported_events

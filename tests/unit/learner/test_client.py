@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from oven_core.protocol.messages import LogMessage, Observation, Receipt, RunEnd
 from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.oven_client import OvenClient
-from oven_learner.link.link_interface import PendingObservation
+from oven_learner.link.link_interface import build_observation
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.worker_messages import pack_observation, unpack_observation
 from oven_learner.testing import FakeLink
@@ -354,7 +355,7 @@ def test_a_bad_metric_alone_is_dropped_and_named_once(caplog: pytest.LogCaptureF
         client.observe(2, bad)
         client.close(metrics=bad)
     assert [seen.metrics for seen in link.observed()] == [{"loss": 1.0, "flag": 1.0}] * 2
-    observation = unpack_observation(pack_observation(1, 0, PendingObservation(1, 1, 1, 1, 0.5, bad)))
-    assert observation.metrics == {"loss": 1.0, "flag": 1.0}
+    observation = unpack_observation(pack_observation(1, 0, partial(build_observation, 1, 1, 1, 1, 0.5, bad)))
+    assert observation().metrics == {"loss": 1.0, "flag": 1.0}
     warned = [record.getMessage().split(" is not published")[0] for record in caplog.records]
     assert warned == ["the metric 'nothing'", "the metric 'huge'", "the metric 7"]

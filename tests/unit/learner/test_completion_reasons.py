@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.support.scripted_provider import Scripted
 from tests.support.unswappable import Unswappable
 
-from oven_core.bus.streams import COMPLETION_BYTES
 from oven_core.protocol.committee_requests import ScoreRequest
-from oven_core.protocol.completion_messages import SampledGroup
+from oven_core.protocol.completion_messages import COMPLETION_BYTES, SampledGroup
 from oven_learner.completions.sample_message import MemberVerdict, Sample, encode_group, group_fields
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated_reward import CalibratedReward

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 from transformers import Trainer, TrainerControl
@@ -24,9 +24,11 @@ from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.hf.prompts.prompt_admission import SHARE, Admission, key_of, text_of
 from oven_learner.hf.prompts.prompt_source import PromptSource
 from oven_learner.ranks import Ranks
-from oven_learner.rewards.committee import Committee
 from oven_runs.home.authored_prompts import MAX_CHARACTERS, AuthoredPrompt, Batch, Topic, read_prompts, write_topics
 from oven_runs.settings.language_models import AuthorSettings
+
+if TYPE_CHECKING:
+    from oven_learner.rewards.committee import Committee
 
 log = logging.getLogger("oven.learner")
 

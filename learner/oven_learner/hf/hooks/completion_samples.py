@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oven_learner import trainer_internals
 from oven_learner.client.oven_client import OvenClient
@@ -20,7 +20,9 @@ from oven_learner.completions.sampling import SampleNumbers, Sampling
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.batch_rewards import Evidence
-from oven_learner.rewards.committee import Committee
+
+if TYPE_CHECKING:
+    from oven_learner.rewards.committee import Committee
 
 log = logging.getLogger("oven.learner")
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import Trainer, TrainerControl
@@ -23,9 +23,11 @@ from oven_learner.optim.rate_readback import TRAINER_REMEDY, RateReadback
 from oven_learner.optim.sharding import find_sharding
 from oven_learner.optim.zero_gauges import ZeroGauges
 from oven_learner.ranks import Ranks
-from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.generation_ahead import STEPS_AHEAD, GenerationAhead
 from oven_learner.rewards.unscored_groups import UnscoredGroupSkipper
+
+if TYPE_CHECKING:
+    from oven_learner.rewards.committee import Committee
 
 log = logging.getLogger("oven.learner")
 

@@ -22,7 +22,6 @@ from oven_tui.model.console_buffer import ConsoleBuffer
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.help import HelpScreen
-from oven_tui.screens.sampled_completions import CompletionScreen
 from oven_tui.widgets.agent_panel import AgentPanel
 from oven_tui.widgets.ballot_panel import BallotPanel
 from oven_tui.widgets.base_widgets import Panel
@@ -167,12 +166,18 @@ class MonitorApp(ActingApp):
             gc.freeze()  # objects from start-up are permanent: exclude them from later collections
 
     def on_decision_list_moved(self, message: DecisionList.Moved) -> None:
-        if (ballot := self.find_widget(BallotPanel)) is not None:
-            ballot.selected = self.decisions().selected()
+        """Draw what depends on the cursor after the list, so that the cursor reacts to a key immediately."""
+        self.call_after_refresh(self._follow_cursor)
+
+    def _follow_cursor(self) -> None:
+        decisions, ballot = self.find_widget(DecisionList), self.find_widget(BallotPanel)
+        if decisions is None:
+            return
+        if ballot is not None:
+            ballot.selected = decisions.selected()
             ballot.redraw()
-        tick = self.decisions().selected_tick
-        if tick != self.charts.crosshair:
-            self.charts.crosshair = tick
+        if decisions.selected_tick != self.charts.crosshair:
+            self.charts.crosshair = decisions.selected_tick
             self.charts.redraw()
 
     def on_decision_list_chosen(self, message: DecisionList.Chosen) -> None:
@@ -182,6 +187,7 @@ class MonitorApp(ActingApp):
 
     def action_completions(self) -> None:
         from oven_tui.completion_feed import sampled_groups  # imported late, as in _read
+        from oven_tui.screens.sampled_completions import CompletionScreen
 
         source = partial(sampled_groups, self._access) if self._access is not None else None
         self.push_screen(CompletionScreen(self.sampled, source))

@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Literal
 
-from nats.errors import Error as NatsError
-
+from oven_core.bus import NatsError
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, OvenError, RefusedError, reason
 from oven_core.protocol.events import Event

@@ -57,6 +57,8 @@ class ActingApp(ThemedApp[None]):
         """Return why the commands are disabled, or an empty string if they are enabled."""
         if self.session is None:
             return READ_ONLY_MESSAGE
+        if self.view.run.ended is not None:
+            return "the run has ended"
         return self.session.refusal
 
     def on_key_refused(self, reason: str) -> None:

@@ -79,7 +79,7 @@ class MonitorApp(ActingApp):
         self._logs: ProcessLogs | None = None
         self._panels: list[Panel] = []
         self._panel_factories = panels
-        self._is_warmed_up = False
+        self._is_warmed_up = self._has_ended = False
         self._control = control
 
     def compose(self) -> ComposeResult:
@@ -91,7 +91,7 @@ class MonitorApp(ActingApp):
                 self._panels = [make(self.shown) for make in self._panel_factories]
                 yield from self._panels
         yield FilterBox("metrics", "eval/ !std: words in a metric's name", id="metric-filter", stays=True)
-        yield FilterBox("decisions", "agent:lr actuator:lr_scale step:10-90 !rejected", id="filter")
+        yield FilterBox("decisions", "agent:lr actuator:lr_scale step:9-90 !rejected", id="filter")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -147,6 +147,9 @@ class MonitorApp(ActingApp):
         header, decisions = self.find_widget(Header), self.find_widget(DecisionList)
         if header is None or decisions is None:
             return
+        if (has_ended := self.view.run.ended is not None) != self._has_ended:
+            self._has_ended = has_ended
+            self.refresh_bindings()
         header.view, header.silent_s = self.shown, self.silent_s()
         header.events_behind = None if self.shown is self.view else self.view.run.seq - self.shown.run.seq
         header.redraw()
@@ -184,6 +187,13 @@ class MonitorApp(ActingApp):
         from oven_tui.screens.decision_detail import DecisionScreen  # imported late because the mesh is slow to import
 
         self.push_screen(DecisionScreen(message.entry, self.shown))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Also hide the commands whose keys are text while the user types a filter."""
+        is_typing = self.focused is not None and isinstance(self.focused.parent, FilterBox)
+        if is_typing and action in ("filter", "command_palette"):
+            return False
+        return super().check_action(action, parameters)
 
     def action_completions(self) -> None:
         from oven_tui.completion_feed import sampled_groups  # imported late, as in _read

@@ -158,7 +158,7 @@ class Charts(Container):
             chart.view, chart.axis, chart.crosshair = self.view, axis, crosshair
             chart.metric = names[index] if index < len(names) else None
             chart.logarithmic = chart.metric in self._logarithmic
-            chart.placeholder = "no metric matches the filter" if self.name_filter and not index and not names else ""
+            chart.placeholder = self._placeholder() if not index and not names else ""
             chart.redraw()
 
     def toggle_log_scale(self) -> None:
@@ -184,6 +184,9 @@ class Charts(Container):
         names = list(filter(word_filter(self.name_filter, str), self.view.curve_names()))
         page = self.page % max(1, math.ceil(len(names) / CHARTS))
         return names[page * CHARTS : (page + 1) * CHARTS]
+
+    def _placeholder(self) -> str:
+        return "no metric matches the filter" if self.name_filter else "curves start with the first step"
 
     def _axis(self) -> TickAxis:
         tick, window = self.view.run.tick, WINDOWS[self.zoom]

@@ -22,7 +22,7 @@ from oven_tui.model.monitor_view import MonitorView
 from oven_tui.recording.log_opener import LogOpener
 from oven_tui.recording.log_reader import is_long
 
-REQUEST_GAP_S = 0.2
+REQUEST_GAP_S = 0.4
 RETRY_S = 0.5
 """Seconds before another attempt to connect."""
 POLL_S = 1.0

@@ -91,7 +91,7 @@ class MonitorApp(ActingApp):
                 self._panels = [make(self.shown) for make in self._panel_factories]
                 yield from self._panels
         yield FilterBox("metrics", "eval/ !std: words in a metric's name", id="metric-filter", stays=True)
-        yield FilterBox("decisions", "agent:lr actuator:lr_scale step:9-90 !rejected", id="filter")
+        yield FilterBox("decisions", "agent:lr actuator:lr step:9-90 !rejected", id="filter")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:

@@ -17,6 +17,7 @@ HEAVY = (
     "pyarrow",
     "pyoxigraph",
     "textual",
+    "aiohttp",
     "openai",
     "anthropic",
     "httpx2",

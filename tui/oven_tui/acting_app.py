@@ -14,7 +14,6 @@ from oven_core.protocol.actuators import CHECKPOINT, ROLLBACK, UNDO
 from oven_core.protocol.messages import Value
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.log.command_result import CommandResult
-from oven_runs.operator.operator_client import new_command
 from oven_tui.model import command_choices, consequences
 from oven_tui.model.command_progress import progress_text, request_text
 from oven_tui.model.commands import COMMANDS
@@ -58,6 +57,8 @@ class ActingApp(ThemedApp[None]):
         """Return why the commands are disabled, or an empty string if they are enabled."""
         if self.session is None:
             return READ_ONLY_MESSAGE
+        if self.view.run.ended is not None:
+            return "the run has ended"
         return self.session.refusal
 
     def on_key_refused(self, reason: str) -> None:
@@ -154,6 +155,8 @@ class ActingApp(ThemedApp[None]):
     def _set_knob(self, actuator: str, value: Value | bool) -> None:
         """Send the new value, unless the user cancelled. KnobScreen then answers False, because None may be a value."""
         if not isinstance(value, bool):
+            from oven_runs.operator.operator_client import new_command
+
             self.send_command(new_command("set", actuator=actuator, value=value))
 
     def action_mute(self) -> None:
@@ -210,6 +213,8 @@ class ActingApp(ThemedApp[None]):
         self.push_screen(ChoiceScreen(title, candidates), on_answer)
 
     def _confirm(self, title: str, **fields: Any) -> None:
+        from oven_runs.operator.operator_client import new_command  # imported late because the bus is slow to import
+
         command = new_command(**fields)
 
         def on_answer(reason: str | None) -> None:

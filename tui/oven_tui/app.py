@@ -22,7 +22,6 @@ from oven_tui.model.console_buffer import ConsoleBuffer
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.help import HelpScreen
-from oven_tui.screens.sampled_completions import CompletionScreen
 from oven_tui.widgets.agent_panel import AgentPanel
 from oven_tui.widgets.ballot_panel import BallotPanel
 from oven_tui.widgets.base_widgets import Panel
@@ -80,7 +79,7 @@ class MonitorApp(ActingApp):
         self._logs: ProcessLogs | None = None
         self._panels: list[Panel] = []
         self._panel_factories = panels
-        self._is_warmed_up = False
+        self._is_warmed_up = self._has_ended = False
         self._control = control
 
     def compose(self) -> ComposeResult:
@@ -92,7 +91,7 @@ class MonitorApp(ActingApp):
                 self._panels = [make(self.shown) for make in self._panel_factories]
                 yield from self._panels
         yield FilterBox("metrics", "eval/ !std: words in a metric's name", id="metric-filter", stays=True)
-        yield FilterBox("decisions", "agent:lr actuator:lr_scale step:10-90 !rejected", id="filter")
+        yield FilterBox("decisions", "agent:lr actuator:lr step:9-90 !rejected", id="filter")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -148,6 +147,9 @@ class MonitorApp(ActingApp):
         header, decisions = self.find_widget(Header), self.find_widget(DecisionList)
         if header is None or decisions is None:
             return
+        if (has_ended := self.view.run.ended is not None) != self._has_ended:
+            self._has_ended = has_ended
+            self.refresh_bindings()
         header.view, header.silent_s = self.shown, self.silent_s()
         header.events_behind = None if self.shown is self.view else self.view.run.seq - self.shown.run.seq
         header.redraw()
@@ -167,12 +169,18 @@ class MonitorApp(ActingApp):
             gc.freeze()  # objects from start-up are permanent: exclude them from later collections
 
     def on_decision_list_moved(self, message: DecisionList.Moved) -> None:
-        if (ballot := self.find_widget(BallotPanel)) is not None:
-            ballot.selected = self.decisions().selected()
+        """Draw what depends on the cursor after the list, so that the cursor reacts to a key immediately."""
+        self.call_after_refresh(self._follow_cursor)
+
+    def _follow_cursor(self) -> None:
+        decisions, ballot = self.find_widget(DecisionList), self.find_widget(BallotPanel)
+        if decisions is None:
+            return
+        if ballot is not None:
+            ballot.selected = decisions.selected()
             ballot.redraw()
-        tick = self.decisions().selected_tick
-        if tick != self.charts.crosshair:
-            self.charts.crosshair = tick
+        if decisions.selected_tick != self.charts.crosshair:
+            self.charts.crosshair = decisions.selected_tick
             self.charts.redraw()
 
     def on_decision_list_chosen(self, message: DecisionList.Chosen) -> None:
@@ -180,8 +188,16 @@ class MonitorApp(ActingApp):
 
         self.push_screen(DecisionScreen(message.entry, self.shown))
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Also hide the commands whose keys are text while the user types a filter."""
+        is_typing = self.focused is not None and isinstance(self.focused.parent, FilterBox)
+        if is_typing and action in ("filter", "command_palette"):
+            return False
+        return super().check_action(action, parameters)
+
     def action_completions(self) -> None:
         from oven_tui.completion_feed import sampled_groups  # imported late, as in _read
+        from oven_tui.screens.sampled_completions import CompletionScreen
 
         source = partial(sampled_groups, self._access) if self._access is not None else None
         self.push_screen(CompletionScreen(self.sampled, source))

@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Literal
 
-from nats.errors import Error as NatsError
-
+from oven_core.bus import NatsError
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, OvenError, RefusedError, reason
 from oven_core.protocol.events import Event
@@ -23,7 +22,7 @@ from oven_tui.model.monitor_view import MonitorView
 from oven_tui.recording.log_opener import LogOpener
 from oven_tui.recording.log_reader import is_long
 
-REQUEST_GAP_S = 0.2
+REQUEST_GAP_S = 0.4
 RETRY_S = 0.5
 """Seconds before another attempt to connect."""
 POLL_S = 1.0

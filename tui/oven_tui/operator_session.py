@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from nats.errors import Error as NatsError
-
+from oven_core.bus import NatsError
 from oven_core.errors import OvenError, RefusedError, reason
 from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult

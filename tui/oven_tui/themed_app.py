@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, cast
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -50,6 +50,8 @@ class ThemedApp(App[Result]):
         super().__init__()
         self.appearance = appearance or Appearance()
         self._painted_at, self._paint_scheduled = 0.0, False
+        self._widgets: dict[type[Widget], Widget] = {}
+        """The results of `find_widget`."""
 
     def on_mount(self) -> None:
         """Apply the chosen theme. Textual also calls the handlers of subclasses."""
@@ -73,7 +75,13 @@ class ThemedApp(App[Result]):
     def find_widget(self, widget_class: type[WidgetType]) -> WidgetType | None:
         """Return the widget of this class on the first screen, even if a page covers it. Return None while the
         application closes, because timers may still run after the widgets are removed."""
-        return next(iter(self.screen_stack[0].query(widget_class)), None) if self.screen_stack else None
+        widget = self._widgets.get(widget_class)
+        if widget is None or not widget.is_attached:
+            widget = next(iter(self.screen_stack[0].query(widget_class)), None) if self.screen_stack else None
+            if widget is None:
+                return None
+            self._widgets[widget_class] = widget
+        return cast("WidgetType", widget)
 
     def save_picture(self, name: str, access: RunAccess | None) -> None:
         folder = access.export_folder if access is not None else Path.cwd()

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from nats.aio.msg import Msg
-from nats.errors import Error as NatsError
 
+from oven_core.bus import Msg, NatsError
 from oven_core.bus.connection import PATIENT_CONNECT_TIMEOUT_S, Bus
 from oven_core.cancellation import end, on_termination
 from oven_core.errors import ConfigError, UnknownNameError, reason

@@ -179,8 +179,8 @@ async def measure(folder: RunFolder, home: Path, seconds: float, keys: int) -> d
                 await terminal.until(f"tick {feed.tick}".encode(), limit_s=10)
             mark = len(terminal.output)
             terminal.press(b"q")
-            await terminal.until(b"events were read", mark)
-            counts = re.findall(rb"(\d+) events were read", bytes(terminal.output[mark:]))
+            await terminal.until(b"events read", mark)
+            counts = re.findall(rb"(\d+) events read", bytes(terminal.output[mark:]))
             head = await bus.head(RUN)  # the stream's limits drop votes, which then do not count
             figures["received_500hz"] = round(1 - (head - int(counts[-1])) / (head - before), 4)
         finally:

@@ -79,7 +79,7 @@ async def opened(folder: RunFolder, home: Path, events: int) -> dict[str, float]
         figures["memory_mb"] = use.mb
         mark = len(terminal.output)
         terminal.press(b"q")
-        await terminal.until(b"events were read", mark)
+        await terminal.until(b"events read", mark)
     finally:
         watching.cancel()
         await terminal.close()

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from nats.errors import Error as NatsError
-
 from oven_controller.stack.line_output import LinePrinter
-from oven_core.bus import streams
+from oven_core.bus import NatsError, streams
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, OvenError
 from oven_core.protocol.messages import RunEnded

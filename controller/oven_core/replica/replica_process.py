@@ -17,9 +17,9 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 
-from nats.aio.msg import Msg
 from pydantic import ValidationError
 
+from oven_core.bus import Msg
 from oven_core.bus.connection import PATIENT_CONNECT_TIMEOUT_S, Bus
 from oven_core.bus.log_client import AlreadyLoggedError
 from oven_core.bus.stored_completions import read_batch

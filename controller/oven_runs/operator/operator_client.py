@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from nats.aio.msg import Msg
 from pydantic import ValidationError
 
+from oven_core.bus import Msg
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, RefusedError
 from oven_core.protocol import names

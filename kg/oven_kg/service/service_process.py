@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import click
-import nats.micro
-from nats.micro.request import Request, ServiceError
-from nats.micro.service import ServiceConfig
 
+from oven_core.bus import Request, ServiceConfig, ServiceError, add_service
 from oven_core.bus.connection import PATIENT_CONNECT_TIMEOUT_S, Bus
 from oven_core.bus.nats_client import reply_subject
 from oven_core.cancellation import on_termination
@@ -95,7 +93,7 @@ async def run_service(bus: Bus, prior: PriorService, paths: GraphPaths = BUILT_I
         name=NAME, version=VERSION, description="Causes and remedies in training, with sources",
         metadata={"graph": prior.graph.sha, **large_sha}, queue_group=QUEUE,
     )  # fmt: skip
-    service = await nats.micro.add_service(bus.client, config)
+    service = await add_service(bus.client, config)
     with ThreadPoolExecutor(1, "oven-kg-large") as executor:
         for endpoint, handler in _create_handlers(prior, paths, executor).items():
             await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=_reply_with(handler))

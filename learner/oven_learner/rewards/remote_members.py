@@ -15,11 +15,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
-from nats.aio.msg import Msg
-from nats.errors import Error as NatsError
-from nats.errors import MaxPayloadError
 from pydantic import ValidationError
 
+from oven_core.bus import MaxPayloadError, Msg, NatsError
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
 from oven_core.errors import OvenError, reason

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oven_tui.model import braille_chart
-from oven_tui.model.metric_series import EXACT_POINTS, MAX_BUCKETS, Series
+from oven_tui.model.metric_series import EXACT_POINTS, MAX_BUCKETS, ColumnCache, Series
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 
@@ -49,6 +49,15 @@ def test_columns_hold_the_least_the_greatest_and_every_value_that_is_no_number(
     assert max((c.high for c in columns), default=-math.inf) == max(finite, default=-math.inf)
     assert all(0 <= c.key < width for c in columns)
     assert [c.key for c in columns] == sorted({c.key for c in columns})
+
+
+def test_a_chart_that_grows_shows_the_same_columns_as_one_drawn_anew() -> None:
+    made, cache, last = Series(), ColumnCache(), 100
+    for tick in range(3 * MAX_BUCKETS):
+        made.add(tick, math.nan if tick % 97 == 0 else math.sin(tick))
+        last = last if tick <= last else 2 * last  # the axis grows, as the buckets do
+        for window in (0, tick - 50):
+            assert repr(cache.columns(made, window, last, 66)) == repr(made.columns(window, last, 66))
 
 
 STYLES = st.sampled_from(["noisy", "measured", "set"])

@@ -159,8 +159,9 @@ class RunsApp(ThemedApp[RunSelection]):
         summary.left_part = [(_format_count(len(rows), "run"), "strong"), (f"  {live_count} live", "good")]
         summary.left_part += [(f"  {_format_count(alert_count, 'alert')}", "warn")] if alert_count else []
         summary.left_part += [(f"  reading {_format_count(unread_count, 'log')} …", "dim")] if unread_count else []
-        signature_note = "; signatures are checked when a run is opened" if self.size.width >= WIDE_COLUMNS else ""
-        summary.right_part = [(f"as logged{signature_note}", "dim")]
+        is_wide = self.size.width >= WIDE_COLUMNS
+        note = "signatures are checked when a run is opened" if is_wide else "signatures are not checked here"
+        summary.right_part = [(note, "dim")]
         summary.redraw()
         self.screen_stack[0].query_one(RunList).show_rows(rows)
 

@@ -167,8 +167,10 @@ def plot_curves(
             if column.low > column.high or column.key >= 2 * width:
                 previous_point = None  # no finite value, so the line has a gap
                 continue
-            _draw_vertical(grid, column.key, dot_row(column.high), dot_row(column.low))
-            point = (column.key, dot_row(column.last))
+            top = dot_row(column.high)
+            bottom = top if column.low == column.high else dot_row(column.low)
+            _draw_vertical(grid, column.key, top, bottom)
+            point = (column.key, top if column.last == column.high else dot_row(column.last))
             _draw_line(grid, previous_point or point, point, style)
             previous_point = None if column.broken_count else point
         return grid

@@ -63,7 +63,8 @@ def agents(view: MonitorView, action: str) -> list[Choice]:
         state = agent.shadow_reason or ("newcomer" if agent.is_newcomer else "its votes count")
         if action == "mute" and name in view.run.muted:
             state = f"unmute: {state}"
-        choices.append(Choice(name, name, f"{state}; {agent.proposals} proposals, {agent.backed} adopted"))
+        votes = f"{agent.proposals} proposed, {agent.backed} adopted with its vote"
+        choices.append(Choice(name, name, f"{state}; {votes}"))
     return choices
 
 

@@ -58,12 +58,15 @@ class Bucket:
             self.last, self.smooth = later.last, later.smooth
 
 
-def merge_to_columns(buckets: Iterable[Bucket], first: int, last: int, width: int, span: int = 1) -> list[Bucket]:
-    """Merge the buckets between two ticks to at most `width` columns. Each bucket is `span` ticks wide."""
+def merge_to_columns(
+    buckets: Iterable[Bucket], first: int, last: int, width: int, span: int = 1, merged: list[Bucket] | None = None
+) -> list[Bucket]:
+    """Merge the buckets between two ticks to at most `width` columns. Each bucket is `span` ticks wide. `merged` are
+    the columns of earlier buckets, to which these are added."""
+    merged = [] if merged is None else merged
     if width < 1 or last < first:
-        return []
+        return merged
     scale = width / (last - first + 1)
-    merged: list[Bucket] = []
     for bucket in buckets:
         tick = bucket.key * span
         if tick > last or tick + span <= first:
@@ -166,19 +169,20 @@ class Series:
 
     def columns(self, first: int, last: int, width: int) -> list[Bucket]:
         """Return the ticks from `first` to `last` in at most `width` columns. Empty columns are omitted."""
-        buckets, span = self._choose_buckets(first)
+        buckets, span = self.choose_buckets(first)
         return merge_to_columns(buckets, first, last, width, span)
 
     def points(self) -> list[Bucket]:
         """Return copies of all buckets with ticks as keys."""
-        buckets, span = self._choose_buckets(0)
+        buckets, span = self.choose_buckets(0)
         return [bucket.with_key(bucket.key * span) for bucket in buckets]
 
-    def _choose_buckets(self, first: int) -> tuple[list[Bucket], int]:
-        """Return the buckets from `first` on, and their width. Use the exact points if they go back far enough."""
+    def choose_buckets(self, first: int) -> tuple[list[Bucket], int]:
+        """Return the buckets from `first` on, and their width. Use the exact points if buckets are less precise, and if
+        the points go back far enough."""
         self.settle()
-        has_exact_points = self.count <= EXACT_POINTS or (bool(self._recent) and self._recent[0][0] < first)
-        if not self._recent or not has_exact_points:
+        has_all_points = self.count <= EXACT_POINTS or (bool(self._recent) and self._recent[0][0] < first)
+        if self._span == 1 or not has_all_points:
             return self._buckets, self._span
         points = []
         for tick, value, smooth in self._recent:
@@ -191,3 +195,30 @@ class Series:
         buckets = self.buckets
         end = bisect_right(buckets, tick, key=lambda bucket: bucket.key * self._span)
         return next((bucket.last for bucket in reversed(buckets[:end]) if math.isfinite(bucket.last)), math.nan)
+
+
+class ColumnCache:
+    """The columns of one chart. Only the buckets that are new since the last call are merged."""
+
+    def __init__(self) -> None:
+        self._series: Series | None = None
+        self._range: tuple[int, ...] = ()
+        """First and last tick, number of columns, and width of a bucket."""
+        self._columns: list[Bucket] = []
+        self._merged_count = 0
+        """Number of buckets in `_columns`. The newest bucket is not among them, because it may still change."""
+
+    def columns(self, series: Series, first: int, last: int, width: int) -> list[Bucket]:
+        """Return the same columns as Series.columns."""
+        buckets, span = series.choose_buckets(first)
+        if buckets is not series.buckets:
+            return merge_to_columns(buckets, first, last, width, span)
+        if self._series is not series or self._range != (first, last, width, span):
+            self._series, self._range = series, (first, last, width, span)
+            self._columns, self._merged_count = [], 0
+        merge_to_columns(buckets[self._merged_count : -1], first, last, width, span, self._columns)
+        self._merged_count = max(0, len(buckets) - 1)
+        columns = list(self._columns)
+        if columns:
+            columns[-1] = columns[-1].with_key(columns[-1].key)  # a copy, to which the newest bucket may be added
+        return merge_to_columns(buckets[-1:], first, last, width, span, columns)

@@ -11,7 +11,8 @@ import pickle
 from collections import deque
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
@@ -35,9 +36,11 @@ from oven_runs.log.run_summary import RunSummary, training_signal
 from oven_tui.model.braille_chart import CurveStyle
 from oven_tui.model.command_progress import CommandProgress, request_text
 from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBallot
-from oven_tui.model.mesh_state import MeshState
 from oven_tui.model.metric_series import MAX_WAITING, Series
 from oven_tui.model.participants import Participants
+
+if TYPE_CHECKING:
+    from oven_tui.model.mesh_state import MeshState
 
 MAX_ENTRIES = 2000
 MAX_METRICS = 256
@@ -72,7 +75,6 @@ class MonitorView:
         self.reputations: dict[str, float] = {}
         """Agent → reputation after the last outcome. Agents without an outcome are missing."""
         self.commands = CommandProgress()
-        self.mesh = MeshState()
         self.participants = Participants()
         self.omitted_count = 0
         """Number of values and messages that were ignored because there were too many metrics or agents."""
@@ -87,6 +89,12 @@ class MonitorView:
         self._closed: deque[str] = deque(maxlen=MAX_OPEN_BALLOTS)  # a repeated ballot may arrive late
         self._unsettled = 0  # observations since all series were last settled
         self._observed_at: datetime | None = None
+
+    @cached_property
+    def mesh(self) -> MeshState:
+        from oven_tui.model.mesh_state import MeshState  # imported late, because the mesh is slow to import
+
+        return MeshState()
 
     def feed(self, event: Event) -> None:
         if event.seq <= self.run.seq:

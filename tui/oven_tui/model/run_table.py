@@ -63,7 +63,7 @@ def choose_columns(width: int, longest_name: int) -> list[Column]:
 
 def heading(width: int, longest_name: int) -> list[TextRun]:
     cells = "".join(fit(column.title, column.width) + " " for column in choose_columns(width, longest_name))
-    title = "alerts" if width - cell_len(cells) - 2 >= MIN_ALERT_CELLS else "⚑"
+    title = "alerts" if width - cell_len(cells) - 2 >= MIN_ALERT_CELLS else "!"
     return row(width, [("  " + cells + title, "dim")])
 
 
@@ -75,7 +75,7 @@ def line(run_row: RunRow, now: datetime, width: int, longest_name: int, *, mark:
         text, kind = cells[column.title]
         runs.append((fit(text, column.width) + " ", kind))
     alerts, free_cells = run_row.alerts(now), width - 2 - sum(column.width + 1 for column in fitting)
-    alert_count = f"⚑{len(alerts)}" if alerts else ""
+    alert_count = f"!{len(alerts)}" if alerts else ""
     alert_text = "; ".join(alerts) if free_cells >= MIN_ALERT_CELLS else alert_count
     return row(width, [*runs, (alert_text, "warn" if run_row.status == "running" or run_row.fault else "dim")])
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
 from oven_tui.model.word_filter import word_filter
+
+if TYPE_CHECKING:  # not needed until the user opens the page
+    from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
 
 MAX_GROUPS = 256
 """Maximum number of groups in memory. A training run of one hour has fewer."""

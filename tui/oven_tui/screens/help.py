@@ -17,16 +17,35 @@ from textual.widgets import Static
 from oven_tui.key_bindings import bindings, key_line, key_text
 from oven_tui.model.cell_text import FATE_LABELS
 from oven_tui.model.commands import COMMANDS, GROUPS, Scope, commands_in
+from oven_tui.model.decision_entries import Fate
 
 SCROLL_ROWS = 3
 """Rows by which a key press scrolls."""
+FATE_MEANINGS: Final[dict[Fate, str]] = {
+    "pending": "adopted; the learner has not confirmed it yet",
+    "applied": "applied",
+    "noop": "adopted, but the knob already had this value",
+    "failed": "adopted, but not applied",
+    "rejected": "rejected",
+    "would set": "would have been adopted, but the mesh only observes",
+    "advised": "waits for an operator's approval",
+    "approved": "approved by an operator",
+}
 SYMBOLS = (
     ("⣀⠤⠒", "dim: minimum and maximum of the measured values per column; bright: moving average over 20 points"),
     ("×", "not a number, or infinite; the curve has a gap there"),
     ("┊", "a decision took effect; the symbol at the top is that of the agent that proposed it"),
     ("⚑", "an operator's command"),
-    *((symbol, f"decision {words}") for symbol, words, _ in FATE_LABELS.values()),
+    *((FATE_LABELS[fate][0], meaning) for fate, meaning in FATE_MEANINGS.items()),
 )
+PARTICIPANTS = (
+    ("prop", "changes that the agent proposed"),
+    ("agst", "its votes against changes"),
+    ("back", "adopted changes that it voted for"),
+    ("rep", "its reputation, which weighs its votes; red below the rules' minimum"),
+    ("reply", "time that it took to vote on another agent's newest change"),
+)
+"""The headings of the panel of participants."""
 MONITOR_SCOPES: Final[tuple[Scope, ...]] = ("monitor", "decisions")
 """The scopes of the monitor itself."""
 
@@ -49,14 +68,16 @@ class HelpScreen(TextScreen):
         self._scopes = scopes
 
     def compose(self) -> ComposeResult:
-        symbols = _grid()
-        for symbol, meaning in SYMBOLS:
-            symbols.add_row(Text(symbol, style="bold"), Text(meaning))
+        symbols, participants = _grid(), _grid()
+        for grid, rows in ((symbols, SYMBOLS), (participants, PARTICIPANTS)):
+            for symbol, meaning in rows:
+                grid.add_row(Text(symbol, style="bold"), Text(meaning))
         filters = Text("agent:NAME  actuator:NAME  step:N-M  or words, which are regular expressions; ! negates a word")
         with VerticalScroll(id="paper") as paper:
             paper.border_title = "help"
             paper.border_subtitle = key_line("paper")
-            yield Static(Group(*_list_keys(self._scopes), _heading("Filter"), filters, _heading("Symbols"), symbols))
+            parts = (*_list_keys(self._scopes), _heading("Filter"), filters, _heading("Symbols"), symbols)
+            yield Static(Group(*parts, _heading("Participants"), participants))
 
 
 def _list_keys(scopes: Sequence[Scope]) -> list[RenderableType]:

@@ -142,7 +142,8 @@ class AgentPanel(Lines, Panel):
         if agent.failure_reason:
             cells.append((agent.failure_reason, "bad"))
         elif agent.last_vote is not None:
-            cells.append((vote_text(agent.last_vote), "dim"))
+            free_cells = width - sum(cell_len(text) for text, _ in cells)
+            cells.append((vote_text(agent.last_vote, free_cells), "dim"))
         return row(width, cells)
 
     def _graph_cells(self) -> list[TextRun]:
@@ -213,8 +214,12 @@ def _seat_cells(seat: Seat) -> list[TextRun]:
     return [(f"{seat.member} ", "dim" if seat.weight == 0 else "text"), (f"{score}{weight}  ", "dim")]
 
 
-def vote_text(vote: Vote) -> str:
-    proposal = f"{vote.stance} {short_knob(vote.actuator)}"
-    if vote.stance == "propose" and vote.value is not None:
-        proposal += f" {format_value(vote.value)}"
-    return f"{proposal}, confidence {vote.confidence:.2f}, tick {vote.tick}"
+def vote_text(vote: Vote, width: int) -> str:
+    """Return as much of the vote as fits in `width` cells, at least its stance and its knob."""
+    proposal = text = f"{vote.stance} {short_knob(vote.actuator)}"
+    value = f" {format_value(vote.value)}" if vote.stance == "propose" and vote.value is not None else ""
+    for part in (value, f", confidence {vote.confidence:.2f}", f", tick {vote.tick}"):
+        proposal += part
+        if cell_len(proposal) <= width:
+            text = proposal
+    return text

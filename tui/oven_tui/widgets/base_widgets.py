@@ -152,7 +152,14 @@ class RowList(PaintMixin, ScrollView, Generic[Row], can_focus=True, inherit_bind
             self.refresh_line(number + self.head_rows)
 
     def on_resize(self) -> None:
-        self.virtual_size = Size(self.size.width, len(self.shown_rows) + self.head_rows)
+        virtual_size = Size(self.size.width, len(self.shown_rows) + self.head_rows)
+        is_longer = virtual_size.height > self.size.height and virtual_size.width == self.virtual_size.width
+        if is_longer and self.show_vertical_scrollbar:
+            # Only the scrollbar changes. Setting `virtual_size` would compute the layout of the whole screen.
+            self.set_reactive(Widget.virtual_size, virtual_size)
+            self.vertical_scrollbar.window_virtual_size = virtual_size.height
+        else:
+            self.virtual_size = virtual_size
         self._keep_cursor_visible()
 
     def _keep_cursor_visible(self) -> None:

@@ -13,7 +13,7 @@ from textual.message import Message
 from oven_tui.model import braille_chart
 from oven_tui.model.braille_chart import Bounds, Mark, TickAxis, draw_chart, round_bounds
 from oven_tui.model.cell_text import FATE_LABELS, TextRun, glyph
-from oven_tui.model.metric_series import Bucket
+from oven_tui.model.metric_series import Bucket, ColumnCache
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.word_filter import word_filter
 from oven_tui.widgets.plot import GUTTER, MIN_CURVE_CELLS, WINDOWS, Plot
@@ -73,6 +73,7 @@ class Chart(Plot):
         self.crosshair: int | None = None
         """The tick of the crosshair."""
         self._marks = marks
+        self._columns = ColumnCache()
 
     def plot_rows(self, metric: str, width: int, height: int) -> tuple[Bounds | None, list[list[TextRun]]]:
         axis, style = self.axis, self.view.style(metric)
@@ -87,7 +88,7 @@ class Chart(Plot):
         """Return the metric's curve in at most `width` columns. A knob's line continues to the newest tick, because its
         value remains until the next change."""
         axis, series = self.axis, self.view.series.get(metric)
-        columns = series.columns(axis.first, axis.last, width) if series else []
+        columns = self._columns.columns(series, axis.first, axis.last, width) if series else []
         if columns and self.view.style(metric) == "set":
             end, value = axis.cell(self.view.run.tick, width), columns[-1].last
             if end is not None and end > columns[-1].key and math.isfinite(value):
@@ -157,7 +158,7 @@ class Charts(Container):
             chart.view, chart.axis, chart.crosshair = self.view, axis, crosshair
             chart.metric = names[index] if index < len(names) else None
             chart.logarithmic = chart.metric in self._logarithmic
-            chart.placeholder = "no metric matches the filter" if self.name_filter and not index and not names else ""
+            chart.placeholder = self._placeholder() if not index and not names else ""
             chart.redraw()
 
     def toggle_log_scale(self) -> None:
@@ -183,6 +184,9 @@ class Charts(Container):
         names = list(filter(word_filter(self.name_filter, str), self.view.curve_names()))
         page = self.page % max(1, math.ceil(len(names) / CHARTS))
         return names[page * CHARTS : (page + 1) * CHARTS]
+
+    def _placeholder(self) -> str:
+        return "no metric matches the filter" if self.name_filter else "curves start with the first step"
 
     def _axis(self) -> TickAxis:
         tick, window = self.view.run.tick, WINDOWS[self.zoom]

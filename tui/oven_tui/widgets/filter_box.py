@@ -31,6 +31,7 @@ class FilterBox(Horizontal):
     def compose(self) -> ComposeResult:
         yield Static(f"{self._subject}: ", markup=False)
         yield self._input
+        yield Static(" enter: ok  esc: clear", markup=False)
 
     def open(self) -> None:
         self.add_class("-open")

@@ -1,7 +1,7 @@
 """The connection to NATS, through which processes publish messages, send requests, and read and write the log.
 
 Importing this package imports nats-py without aiohttp, which only ws:// and wss:// addresses need. Importing aiohttp
-takes a third of a process's start-up time, and 12 MB. `nats_client.allow_websockets` imports it if necessary. Other
+takes a third of a process's start-up time, and 8 MB. `nats_client.allow_websockets` imports it if necessary. Other
 packages import nats-py's names from here, because nats-py must not be imported before this package.
 """
 

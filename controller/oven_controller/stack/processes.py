@@ -230,11 +230,6 @@ class Processes:
         self._starting_children.remove(self.learner)
         return self.learner
 
-    def release_learner(self) -> None:
-        """Let the recipe train. It waits for this after its imports."""
-        if self.learner is not None:
-            self.learner.release()
-
     async def end_learner(self) -> None:
         if self.learner is not None:
             await self.learner.end(LEARNER_GRACE_S)

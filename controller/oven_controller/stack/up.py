@@ -211,7 +211,6 @@ class _Stack:
                 await self._wait_for_learner(processes.learner)
                 while not self.stop.is_set() and (checkpoint := relaunches.next_checkpoint()) is not None:
                     await self._start_learner(processes, plan, resume_from=checkpoint)
-                    processes.release_learner()
                     await self._wait_for_learner(processes.learner)
                 code = self._learner_exit_code(processes.learner)
             except StopRequested:
@@ -254,7 +253,7 @@ class _Stack:
         resume_from = relaunch.LATEST if self.request.resume else ""
         starts_recipe = self.request.starts_learner and not self.request.command
         if starts_recipe:  # before the others, because it imports for seconds
-            await self._start_learner(processes, plan, resume_from)
+            await self._start_learner(processes, plan, resume_from, waits=True)
         await processes.start_meshes(self.settings.meshes)
         if self.settings.kg:
             await self._add_graph_rules(processes, bus)
@@ -270,7 +269,8 @@ class _Stack:
             await processes.start_metrics()
         await self._open_monitor(plan)
         if starts_recipe:
-            processes.release_learner()
+            assert processes.learner is not None
+            self._release_learner(processes.learner)
             return
         if self.request.command:
             await self._start_learner(processes, plan, resume_from)
@@ -284,16 +284,21 @@ class _Stack:
             for line in export_lines(environment):
                 self.out(f"  {line}")
 
-    async def _start_learner(self, processes: Processes, plan: Plan, resume_from: str) -> None:
+    async def _start_learner(self, processes: Processes, plan: Plan, resume_from: str, *, waits: bool = False) -> None:
+        """Start the user's script or the recipe. If the recipe `waits`, it only imports until it is released."""
         if self.request.command:
             script = plan.script(self.request.command, resume_from, self.request.hooks)
             self.script_offset = script.log.stat().st_size if script.log.exists() else 0
             await processes.start_learner(script)
         else:
-            learner = plan.learner(resume_from)
             self.earlier_preparation = self.folder.preparation()
-            await processes.start_learner(learner)
-            self.out(f"starting the learner; its output goes to {short_path(learner.log)}")
+            learner = await processes.start_learner(plan.learner(resume_from))
+            if not waits:
+                self._release_learner(learner)
+
+    def _release_learner(self, learner: Child) -> None:
+        learner.release()
+        self.out(f"starting the learner; its output goes to {short_path(learner.log)}")
 
     def _resume_command(self) -> str:
         if self.request.command:

@@ -58,7 +58,7 @@ def finding_block(kind: str) -> str:
     lines = [line for text in describe(finding, record) for line in wrapped(text)]
     parts = [f"![A curve with the finding {kind}](findings/{kind}.svg)", "", "```text", *lines, "```"]
     if finding.severity != "act":
-        parts += ["", f"**If this is wrong, it costs:** {finding.cost}."]
+        parts += ["", f"**If this finding is wrong, following it costs** {finding.cost}."]
     return "\n".join(parts)
 
 

@@ -11,6 +11,7 @@ from oven_agents.diagnosis.kinds import KINDS, title_of
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.sdk.alternative_plans import diagnose_request
 from oven_core.protocol.graph_requests import Diagnosis
+from oven_core.terminal_text import counted
 
 if TYPE_CHECKING:
     from oven_kg.graph.knowledge_graph import KnowledgeGraph
@@ -21,23 +22,28 @@ MAX_NOTES = 5
 
 def finding_lines(findings: Sequence[Finding], record: RunRecord) -> Iterator[str]:
     """Yield the lines for a run's findings, most important first."""
+    restarts = [finding for finding in findings if finding.kind == "steps_out_of_order"]
     if text := verdict(record, findings):
-        yield text
+        yield f"{text[0].upper()}{text[1:]}{':' if findings else ''}"
+    for finding in restarts:  # first, because it may make the others unreliable
+        yield from describe(finding, record)
+    findings = [finding for finding in findings if finding not in restarts]
     notes = [finding for finding in findings if finding.severity == "note"]
     for finding in [*findings[: len(findings) - len(notes)], *notes[:MAX_NOTES]]:
         yield from describe(finding, record)
     if len(notes) > MAX_NOTES:
-        yield f"and {len(notes) - MAX_NOTES} more notes (--json)"
+        yield f"and {counted(len(notes) - MAX_NOTES, 'more note')} (--json)"
 
 
 def describe(finding: Finding, record: RunRecord) -> Iterator[str]:
     """Yield the lines for one finding. If it was there from the start, its onset is not printed."""
-    since = f" since step {finding.onset_step:,}" if finding.onset_step != record.steps[0] else ""
-    title = f"{finding.severity}: {title_of(finding.kind)}{since} (confidence {finding.confidence:.2f})"
-    yield f"{title}: {finding.message}"
+    from_start = finding.onset_step == record.steps[0] or finding.kind == "steps_out_of_order"
+    since = "" if from_start else f" since step {finding.onset_step:,}"
+    confidence = "" if finding.severity == "note" else f" (confidence {finding.confidence:.2f})"
+    yield f"{finding.severity}: {title_of(finding.kind)}{since}{confidence}: {finding.message}"
     yield f"  remedy: {finding.remedy}"
     if finding.severity == "act" and finding.cost:
-        yield f"  if this is wrong, it costs {finding.cost}"
+        yield f"  if this finding is wrong, following it costs {finding.cost}"
 
 
 def explain_findings(

@@ -76,7 +76,7 @@ def test_every_example_of_a_finding_has_a_section_and_the_healthy_example_has_no
     kinds = [run.kind for run in generate.example_runs.RUNS]
     page = (DOCS / "what-is-wrong.md").read_text()
     assert re.findall(r"^### (\w+)$", page, re.MULTILINE) == kinds
-    assert "nothing needs action" in generate.review_healthy() and "note:" not in generate.review_healthy()
+    assert "Nothing needs action" in generate.review_healthy() and "note:" not in generate.review_healthy()
 
 
 def anchors(page: Path) -> set[str]:

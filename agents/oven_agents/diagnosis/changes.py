@@ -10,7 +10,17 @@ from typing import Final
 
 from oven_agents.diagnosis.detectors import Alarm
 from oven_agents.diagnosis.finding import Evidence
+from oven_agents.diagnosis.rules.curve import (
+    PARTIAL,
+    Curve,
+    held_out_curves,
+    most_improved,
+    objective_curve,
+    show_improvement,
+)
+from oven_agents.diagnosis.rules.policy import EQUAL_GROUPS
 from oven_agents.diagnosis.run_record import RunRecord
+from oven_agents.stats.objective import objective
 from oven_agents.stats.update_to_weight_ratio import MAX_LENGTH
 
 SYMPTOM_KINDS: Final = {
@@ -42,6 +52,11 @@ MIN_LASTING_SHARE: Final = 0.5
 """Minimum share of a change that the medians before and after it show."""
 EFFECT_TICKS: Final = 40
 """Number of ticks after an applied change in which a metric's change counts as its effect."""
+TRADED_OFF: Final = ("precision", "recall")
+JUDGES_BOTH: Final = (*TRADED_OFF, "f1")
+"""Parts of the names of metrics one of which rises when another falls, and of the metric that combines them."""
+LAST_READINGS: Final = 10
+"""Number of readings that give a level of the objective or of the gradient's norm."""
 MAX_ALARM_LEAD: Final = 8
 """Number of ticks by which the estimated onset may precede the change that caused it."""
 
@@ -61,10 +76,12 @@ def read_changes(record: RunRecord) -> Iterator[Evidence]:
 def _read_alarm(alarm: Alarm, record: RunRecord) -> Evidence | None:
     """Return the evidence of an alarm, or None if it does not matter or a rule on curves judges it."""
     text = f"{alarm.metric} went from {alarm.before:.4g} to {alarm.after:.4g}"
+    if alarm.symptom in ("grad_norm_growth", "grad_norm_vanishes"):
+        return _lasting_norm(alarm, record) if _lasts(alarm, record) else None
     if alarm.detector == "not_finite" or alarm.symptom in UNREMARKABLE:
         return None
     if alarm.detector == "held_out":
-        return Evidence("held_out_worse", OTHER_WEIGHT, alarm.onset, text, metric=alarm.metric)
+        return _held_out_worse(alarm, record)
     if alarm.detector == "spike":
         return (
             _evidence(alarm.symptom, alarm.onset, f"{text} and came back", alarm.metric)
@@ -81,6 +98,89 @@ def _read_alarm(alarm: Alarm, record: RunRecord) -> Evidence | None:
 def _evidence(symptom: str, tick: int, text: str, metric: str) -> Evidence:
     kind, weight = SYMPTOM_KINDS.get(symptom, (symptom, OTHER_WEIGHT))
     return Evidence(kind, weight, tick, text, metric=metric)
+
+
+def _held_out_worse(alarm: Alarm, record: RunRecord) -> Evidence | None:
+    """Return the evidence that a held-out metric is worse than its best reading, or None if a metric of the task has
+    improved since, or if it is one side of a trade-off between precision and recall."""
+    metric = alarm.metric
+    curve = next((curve for curve in held_out_curves(record) if curve.name == metric), None)
+    if curve is None or _is_traded_off(metric, record):
+        return None
+    best = curve.ticks.index(alarm.onset) - 1
+    best_tick, best_step = curve.ticks[best], record.step_at(curve.ticks[best])
+    if any(_new_best(other, best_tick) for other in _task_curves(record, metric)):
+        return None
+    since = curve.values[best + 1 :]
+    low, high = sorted((curve.sign * min(since), curve.sign * max(since)))
+    text = (
+        f"{metric} is worse than its best ({curve.show(curve.values[best])} at step {best_step:,}; "
+        f"since then {low:.4g} to {high:.4g})"
+    )
+    if improved := most_improved(record, best_tick):
+        text += f". {show_improvement(improved, best_tick)}"
+    remedy = ""
+    if len(since) >= MIN_LASTING_SHARE * len(curve.values):
+        remedy = (
+            f"it has been worse for most of the run: use the checkpoint of step {best_step:,}; if that is too early, "
+            "restart with a learning rate lower by a factor of 3"
+        )
+    return Evidence("held_out_worse", OTHER_WEIGHT, alarm.onset, text, metric=metric, remedy=remedy)
+
+
+def _is_traded_off(metric: str, record: RunRecord) -> bool:
+    """Return whether the metric is a precision or recall whose counterpart, or F1, is not worse than its best, too."""
+    if not any(word in metric.lower() for word in TRADED_OFF):
+        return False
+    worse = {alarm.metric for alarm in record.alarms if alarm.detector == "held_out"}
+    others = [name for name in record.series if name != metric and any(word in name.lower() for word in JUDGES_BOTH)]
+    return any(name not in worse for name in others)
+
+
+def _task_curves(record: RunRecord, metric: str) -> Iterator[Curve]:
+    """Yield the held-out metrics of the task other than this one."""
+    for curve in held_out_curves(record):
+        if curve.name != metric and not any(word in curve.name for word in PARTIAL):
+            yield curve
+
+
+def _new_best(curve: Curve, tick: int) -> bool:
+    """Return whether a metric is better at some time after the tick than at any time before."""
+    before, after = curve.split(tick)
+    return bool(before and after) and min(after) < min(before)
+
+
+def _lasting_norm(alarm: Alarm, record: RunRecord) -> Evidence | None:
+    """Return the evidence of a gradient norm that changed for good, or None if it came back while the run improved."""
+    metric, step = alarm.metric, record.step_at(alarm.onset)
+    norms = record.values(metric, first=alarm.onset)
+    before, after = median(record.values(metric, end=alarm.onset)), median(norms)
+    costs_before, costs_after = objective_curve(record).split(alarm.onset - 1)
+    improves = bool(costs_before and costs_after) and median(costs_after[-LAST_READINGS:]) < median(
+        costs_before[-LAST_READINGS:]
+    )
+    last = median(norms[-LAST_READINGS:])
+    if improves and abs(last - before) <= MIN_LASTING_SHARE * abs(after - before):
+        return None
+    name = objective(record.started).name
+    trend = f" while the {name} improved" if improves else ""
+    text = f"{metric} went from {before:.4g} to {after:.4g} (medians before and since step {step:,}){trend}"
+    if alarm.symptom == "grad_norm_growth":
+        remedy = (
+            f"no action needed while the {name} improves; if it gets worse, or the norm passes {3 * after:.2g}, clip "
+            f"at {after:.2g} (max_grad_norm) or halve the learning rate"
+        )
+        return Evidence(alarm.symptom, OTHER_WEIGHT, alarm.onset, text, metric=metric, remedy=remedy)
+    zeros, remedy = norms.count(0), ""
+    if zeros:
+        text = f"{metric} is exactly 0 in {zeros} of {len(norms)} readings since step {step:,}"
+    if zeros and (groups := record.values(EQUAL_GROUPS, first=alarm.onset)):
+        text += (
+            f". In {median(groups):.0%} of the groups, all completions get the same reward ({EQUAL_GROUPS}), so they "
+            "give no gradient"
+        )
+        remedy = "raise num_generations or the sampling temperature, or drop prompts whose rewards are all equal"
+    return Evidence(alarm.symptom, OTHER_WEIGHT, alarm.onset, text, metric=metric, remedy=remedy)
 
 
 def _healed(alarm: Alarm, record: RunRecord) -> bool:

@@ -58,6 +58,9 @@ def find_findings(record: RunRecord) -> list[Finding]:
         others.append(replace(evidence, text="") if others else evidence)  # a rule says more than a change of a metric
     findings = [_combine(kind, evidence, record) for kind, evidence in by_kind.items()]
     treated = {kind for kind, evidence in by_kind.items() if any(item.corrected for item in evidence)}
+    if "memorising" in by_kind:  # its text says what to measure
+        findings = [finding for finding in findings if finding.kind != "never_evaluated"]
+    findings = [_after_collapse(finding, findings) for finding in findings]
     remaining = (_without_consequences(finding, findings, treated) for finding in findings)
     return sorted(filter(None, remaining), key=_importance)
 
@@ -66,7 +69,13 @@ def verdict(record: RunRecord, findings: Sequence[Finding]) -> str:
     """Return a sentence for a run without advice, or an empty string if a finding gives advice."""
     if any(finding.severity != "note" for finding in findings):
         return ""
-    return unjudged(record) or "nothing needs action, as far as the log shows"
+    if text := unjudged(record):
+        return text
+    if objective(record.started).name not in record.series:
+        return "no training loss or reward found, so only some checks ran"
+    if findings:
+        return f"nothing needs action; {counted(len(findings), 'remark')}"
+    return "nothing needs action, as far as the log shows"
 
 
 def unjudged(record: RunRecord) -> str:
@@ -78,7 +87,7 @@ def unjudged(record: RunRecord) -> str:
     metric = max(counts, key=lambda name: counts[name])
     if counts[metric] >= MIN_READINGS:
         return ""
-    return f"too short to judge: {metric} has {counted(counts[metric], 'reading')}, and most rules need {MIN_READINGS}"
+    return f"too short for most checks: {metric} has {counted(counts[metric], 'reading')}, and they need {MIN_READINGS}"
 
 
 def _without_consequences(finding: Finding, findings: Sequence[Finding], treated: Collection[str]) -> Finding | None:
@@ -98,6 +107,15 @@ def _without_consequences(finding: Finding, findings: Sequence[Finding], treated
     if not is_explained:
         return finding
     return None if finding.severity == "note" else finding.model_copy(update={"severity": "note"})
+
+
+def _after_collapse(finding: Finding, findings: Sequence[Finding]) -> Finding:
+    """Return the finding. A policy that is dead after its reward collapsed gets the remedy of the collapse."""
+    collapse = next((other for other in findings if other.kind == "reward_collapse"), None)
+    if finding.kind != "dead" or collapse is None or collapse.onset_tick > finding.onset_tick:
+        return finding
+    message = f"{finding.message}, after a reward collapse since step {collapse.onset_step:,}"
+    return finding.model_copy(update={"message": message, "remedy": collapse.remedy, "cost": collapse.cost})
 
 
 def _strongest(evidence: Iterable[Evidence]) -> dict[str, Evidence]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 
@@ -21,6 +22,7 @@ class Kind(NamedTuple):
 
 NO_REMEDY: Final = "no action needed yet; watch this metric"
 _LOST_STEPS: Final = "the {steps} steps since then, because you go back"
+_LOWER_RATE: Final = "lower the learning rate by a factor of 3 to 10"
 _NOTHING: Final = "nothing but the time to look"
 
 _SLOW: Final = ("stuck", "dead", "plateau")
@@ -89,7 +91,7 @@ KINDS: Final = {
         "no action needed; if spikes recur, skip the batches around them", "loss_spike", cost=_NOTHING
     ),
     "held_out_worse": Kind(
-        "no action needed, unless you train on and it stays worse; then use the checkpoint with the best value",
+        "no action needed unless it stays worse; then use the checkpoint with the best value",
         "heldout_loss_rises",
         cost=_NOTHING,
     ),
@@ -112,7 +114,7 @@ KINDS: Final = {
         cost="the time to read them",
     ),
     "truncated": Kind(
-        "double the limit on completion tokens, or reward shorter answers",
+        "double the token limit (max_completion_length in TRL), or reward shorter answers",
         "truncated_completions",
         cost="time and memory for longer completions",
     ),
@@ -132,7 +134,8 @@ KINDS: Final = {
         "zero_advantage_groups",
     ),
     "grad_norm_vanishes": Kind(
-        "if it stays near 0, nothing more is learnt: check that rewards or labels still differ", "grad_norm_vanishes"
+        "no action needed while the run still improves; otherwise check that rewards or labels still differ",
+        "grad_norm_vanishes",
     ),
     "entropy_collapse": Kind("lower the learning rate, or add an entropy bonus or KL term", "entropy_collapse"),
     "kl_runaway": Kind("raise the weight of the KL term, or lower the learning rate", "kl_runaway"),
@@ -169,11 +172,33 @@ KINDS: Final = {
         cost="the time of the evaluations",
     ),
     "steps_out_of_order": Kind(
-        "no action needed if the run was resumed; otherwise split the file, and review each run alone",
+        "if these are separate runs, split the file and review each, because the other findings mix them; if one run "
+        "was resumed, ignore this",
         cost=_NOTHING,
     ),
 }
 """Kinds of findings with fixed remedies. Other kinds are symptoms of the knowledge graph."""
+
+
+TITLES: Final = {
+    "held_out_worse": "held-out metric worse than its best",
+    "never_evaluated": "no held-out metric in this log",
+    "steps_out_of_order": "the steps restart",
+    "grad_norm_growth": "gradient norm grows",
+    "grad_norm_vanishes": "gradient norm vanishes",
+    "always_clipped": "gradient always clipped",
+}
+"""Printed names of kinds whose identifiers are not plain English."""
+
+
+def lower_rate_from(steps: Sequence[int], good_step: int) -> tuple[str, str]:
+    """Return the remedy for a run that broke after `good_step`, one of its `steps`, and what the remedy costs if the
+    finding is wrong."""
+    if good_step <= steps[0]:
+        cost = f"all {steps[-1]:,} steps, because you start again"
+        return "restart from the initial weights with a learning rate lower by a factor of 3 to 10", cost
+    cost = f"the {steps[-1] - good_step:,} steps since then, because you go back"
+    return f"go back to a checkpoint at or before step {good_step:,}, and {_LOWER_RATE}", cost
 
 
 def remedy_of(kind: str, step: int, first_step: int) -> str:
@@ -190,4 +215,6 @@ def cost_of(kind: str, step: int, last_step: int) -> str:
 
 def title_of(kind: str) -> str:
     """Return the name of a kind in words."""
+    if kind in TITLES:
+        return TITLES[kind]
     return kind.replace("lr_", "learning_rate_").replace("kl_", "KL_").replace("_", " ").replace("nan", "NaN")

@@ -66,17 +66,17 @@ def parse_renames(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def resumed_text(incarnations: int) -> str:
-    """Return how often a run was resumed, e.g. `, resumed twice`, or an empty string if it was not."""
+    """Return how often the steps restart, e.g. `, steps restart twice`, or an empty string if they do not."""
     resumes = incarnations - 1
     times = {1: "once", 2: "twice"}.get(resumes, f"{resumes} times")
-    return f", resumed {times}" if resumes > 0 else ""
+    return f", steps restart {times}" if resumes > 0 else ""
 
 
 def recognized_text(summary: dict[str, Any]) -> str:
     """Return a line that says from which columns the step and the main metrics come."""
     columns = list(summary["columns"].items())
     shown = [f"{metric} = {column}" if metric != column else metric for metric, column in columns[:MAX_COLUMNS]]
-    more = f", and {len(columns) - MAX_COLUMNS} more held-out metrics" if len(columns) > MAX_COLUMNS else ""
+    more = f", and {counted(len(columns) - MAX_COLUMNS, 'more held-out metric')}" if len(columns) > MAX_COLUMNS else ""
     metrics = ", ".join(shown) + more if shown else "no known metrics"
     return f"  read: {metrics}; step = {summary['step_column']}"
 
@@ -84,8 +84,14 @@ def recognized_text(summary: dict[str, Any]) -> str:
 def source_lines(summary: dict[str, Any]) -> list[str]:
     """Return lines about the columns that were recognized, the rows and fields that the import skipped, and hints."""
     lines = [recognized_text(summary)]
-    lines += [f"  skipped: {count} {kind}" for kind, count in summary["skipped"].items()]
+    lines += [f"  skipped: {_singular(count, kind)}" for kind, count in summary["skipped"].items()]
     return [line for text in [*lines, *summary["hints"]] for line in wrapped(text)]
+
+
+def _singular(count: int, kind: str) -> str:
+    """Return a count and a kind such as "rows without a step"."""
+    noun, _, rest = kind.partition(" ")
+    return f"{count} {noun.removesuffix('s') if count == 1 else noun} {rest}".rstrip()
 
 
 def _summary_lines(summary: dict[str, Any]) -> list[str]:

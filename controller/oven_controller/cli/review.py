@@ -76,6 +76,9 @@ def review(
 
     It reads the logs of any trainer as they are. Nothing needs to be attached or imported first.
 
+    act: change something now. advise: consider a change. note: be aware. The confidence (0 to 1) ranks findings and is
+    not a probability.
+
     Exit codes: 1 with --fail-on, 2 if a file cannot be read.
 
     Example: oven-controller review train.log
@@ -127,7 +130,7 @@ def _review_source(source: str, renames: dict[str, str]) -> ReviewedRun:
 def _lines(run: ReviewedRun) -> Iterator[str]:
     record = run.record
     extent = f"{counted(record.observation_count, 'row')}, steps {record.step_range[0]:,} to {record.step_range[1]:,}"
-    for text in (f"{run.name}: {extent}", *run.notes, *finding_lines(run.findings, record)):
+    for text in (*finding_lines(run.findings, record), f"{run.name}: {extent}", *run.notes):
         yield from wrapped(text)
 
 

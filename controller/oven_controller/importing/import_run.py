@@ -147,7 +147,7 @@ def suggest_renames(metrics: Iterable[str], columns: Iterable[str] = ()) -> list
     if "loss" in metrics or "reward" in metrics:
         return []
     shown_names = ", ".join(metrics[:8]) + (", …" if len(metrics) > 8 else "")
-    problem = f"there is no metric `loss` or `reward`, and most agents need one of them; the metrics are {shown_names}"
+    problem = f"there is no metric `loss` or `reward`, which most checks need; the metrics are {shown_names}"
     suggestions = []
     for objective, words in OBJECTIVE_WORDS.items():
         matches = [name for name in sorted({*columns, *metrics}) if any(word in name.lower() for word in words)]

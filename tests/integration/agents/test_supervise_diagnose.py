@@ -69,7 +69,7 @@ def test_the_findings_name_the_cause_without_a_model(log: str, capsys: pytest.Ca
     result = json.loads(text)
     assert code == 0 and result["ticks"] == [1, 40] and result["model"] is None
     assert [finding["kind"] for finding in result["findings"]] == ["never_evaluated"]
-    assert "nothing needs action, as far as the log shows" in run(capsys, log, "--until", "40")[1]
+    assert "Nothing needs action; 1 remark:" in run(capsys, log, "--until", "40")[1]
 
 
 def test_a_models_program_runs_and_its_answer_is_checked_against_the_log(

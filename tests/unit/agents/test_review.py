@@ -261,6 +261,6 @@ def test_rows_of_nan_and_steps_that_go_back(tmp_path: Path, capsys: Any) -> None
     (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
     assert invoke("review", "x.csv", "--agent", "all", "--html", "x.html") == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "resumed once" in out and "loss has not been finite since tick 171" in out
+    assert "steps restart once" in out and "loss has not been finite since tick 171" in out
     assert "harm: loss was nan within" in out
     ElementTree.fromstring((tmp_path / "x.html").read_text().removeprefix("<!DOCTYPE html>"))

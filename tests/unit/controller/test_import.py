@@ -439,6 +439,6 @@ def test_a_second_event_file_that_continues_is_no_restart(
         result = imported(board(f"on-{parts[1][0]}", *parts))
         assert result["incarnations"] == 1 and result["last_step"] == 12
     assert invoke("import", board("back", (1, 8), (7, 12))) == 0
-    assert "steps 1 to 12, resumed once;" in " ".join(capsys.readouterr().out.split())
+    assert "steps 1 to 12, steps restart once;" in " ".join(capsys.readouterr().out.split())
     assert invoke("import", board("back-again", (1, 8), (7, 12), (2, 3))) == 0
     assert "steps 1 to 3, resumed twice;" in " ".join(capsys.readouterr().out.split())

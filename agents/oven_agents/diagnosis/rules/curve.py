@@ -30,6 +30,10 @@ MIN_NOISE_SHARE: Final = 1e-3
 MIN_PROGRESS: Final = 0.25
 """Share of the planned steps from which a run is judged as a whole. Before, the rate may still warm up, and memory may
 still be allocated."""
+MIN_IMPROVED: Final = 0.02
+"""Minimum gain of a held-out metric, as a share of its value, that speaks against a fault of another one."""
+PARTIAL: Final = ("loss", "precision", "recall")
+"""Parts of the names of metrics by which no one chooses a checkpoint alone."""
 ENOUGH_READINGS: Final = 400
 """Number of readings that are enough regardless of the plan."""
 
@@ -122,6 +126,24 @@ def _last_move(record: RunRecord) -> int:
 def objective_curve(record: RunRecord) -> Curve:
     """Return the curve of the reward, or else of the loss. It is empty if the run has neither."""
     return read_curve(record, objective(record.started))
+
+
+def most_improved(record: RunRecord, tick: int, excluded: Sequence[str] = ()) -> Curve | None:
+    """Return the held-out metric that improved most from the tick to the end, if one did by MIN_IMPROVED. Metrics with
+    one of the `excluded` words in their names do not count."""
+    gains: list[tuple[float, Curve]] = []
+    for curve in held_out_curves(record):
+        before, after = curve.split(tick)
+        if before and after and not any(word in curve.name for word in excluded):
+            gains.append(((before[-1] - after[-1]) / max(abs(before[-1]), 1e-12), curve))
+    gain, metric = max(gains, key=lambda item: item[0], default=(0.0, None))
+    return metric if gain >= MIN_IMPROVED else None
+
+
+def show_improvement(curve: Curve, tick: int) -> str:
+    """Return a sentence on the improvement of a metric since the tick."""
+    before, after = curve.split(tick)
+    return f"Meanwhile {curve.name} improved ({curve.show(before[-1])} → {curve.show(after[-1])})"
 
 
 def held_out_curves(record: RunRecord) -> list[Curve]:

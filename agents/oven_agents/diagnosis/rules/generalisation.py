@@ -10,7 +10,14 @@ from statistics import fmean, stdev
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules.curve import Curve, held_out_curves, objective_curve
+from oven_agents.diagnosis.rules.curve import (
+    PARTIAL,
+    Curve,
+    held_out_curves,
+    most_improved,
+    objective_curve,
+    show_improvement,
+)
 from oven_agents.diagnosis.rules.learning import classes_at_chance
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
@@ -27,10 +34,6 @@ ONSET_SHARE: Final = 0.05
 """Share of the distance below which a reading is still as good as the best one."""
 MIN_LEARNT: Final = 0.2
 """Minimum fall of the training loss after the best held-out reading, as a share of it."""
-PARTIAL: Final = ("loss", "precision", "recall")
-"""Parts of the names of metrics by which no one chooses a checkpoint alone."""
-MIN_IMPROVED: Final = 0.02
-"""Minimum gain of a task's metric, as a share of its value, that speaks against a worse loss."""
 NEIGHBOURS: Final = 5
 """Number of training losses that give a level."""
 MIN_REWARDS: Final = 8
@@ -113,8 +116,12 @@ def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
     if learnt < 0:
         return evidence("diverged", 0.6, text=text)
     if classes_at_chance(fall.best) == 2:  # other losses may be near those of more classes by chance
-        text += ". The best value is that of guessing between two classes"
-        remedy = "check the labels and the split of the held-out data, because the model was never better than guessing"
+        text = (
+            f"the model learns its training data, but nothing that holds on held-out data: {fall.curve.name} was never "
+            f"clearly below {math.log(2):.3f} (guessing between two classes; best {fall.curve.show(fall.best)} at step "
+            f"{record.step_at(fall.best_tick):,}), and is {fall.curve.show(fall.curve.values[-1])} at the end"
+        )
+        remedy = "check the labels and the split of the held-out data"
         return evidence("overfit", fall.weight, text=text, remedy=remedy, cost="the time to check them")
     best_step = record.step_at(fall.best_tick)
     remedy = (
@@ -122,24 +129,12 @@ def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
         "it, add training data, or regularise (dropout, weight decay, augmentation)"
     )
     evidence = partial(evidence, cost=f"the {record.steps[-1] - best_step:,} steps after it, because you go back")
-    task = _most_improved(record, fall.best_tick)
+    task = most_improved(record, fall.best_tick, PARTIAL)
     if task is None:
         return evidence("overfit", fall.weight, text=text, remedy=remedy)
-    before_fall, after_fall = task.split(fall.best_tick)
-    text += f". Meanwhile {task.name} improved ({task.show(before_fall[-1])} → {task.show(after_fall[-1])})"
+    text += f". {show_improvement(task, fall.best_tick)}"
     remedy = f"if {task.name} is what matters, use its best checkpoint; otherwise {remedy}"
     return evidence("overfit", min(fall.weight, 0.6), text=text, remedy=remedy)
-
-
-def _most_improved(record: RunRecord, tick: int) -> Curve | None:
-    """Return the held-out metric of the task that improved most since the tick, if one did by MIN_IMPROVED."""
-    gains: list[tuple[float, Curve]] = []
-    for curve in held_out_curves(record):
-        before, after = curve.split(tick)
-        if before and after and not any(word in curve.name for word in PARTIAL):
-            gains.append(((before[-1] - after[-1]) / max(abs(before[-1]), 1e-12), curve))
-    gain, task = max(gains, key=lambda item: item[0], default=(0.0, None))
-    return task if gain >= MIN_IMPROVED else None
 
 
 def _judge_reward(record: RunRecord, fall: _Fall) -> Evidence | None:

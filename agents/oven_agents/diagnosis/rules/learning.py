@@ -47,6 +47,8 @@ SURE_ERRORS: Final = 3.0
 """Standard errors of a gain that is not due to noise, also if several gains are measured."""
 MEDIAN_ERROR: Final = 1.25
 """Standard error of the median of normal values, as a multiple of that of their mean."""
+GUESSES: Final = {2: "what an output of 0.5 everywhere gives"}
+"""Explanation of a loss at chance, by the number of classes."""
 ROUNDED_SHARE: Final = 0.01
 """Share of its first value below which a loss has converged and may be constant in the log."""
 NEARLY_FALLEN: Final = 0.1
@@ -71,13 +73,20 @@ def dead(record: RunRecord) -> Evidence | None:
         if name == "loss" and _has_converged(values, start):
             return None
         count = sum(value == values[-1] for value in values)
-        text = f"{name} is {values[-1]:g} in {count} of {len(values)} readings, so nothing is learnt"
+        text = f"{name} is exactly {values[-1]:g} in {count} of {len(values)} readings"
+        if not _others_move(record, name, points[start][0], losses):
+            text += ", so nothing is learnt"
         remedy = "check that rewards differ within a batch, and that advantages are not all 0; then start again"
         return Evidence(
             "dead", 0.95, points[start][0], text, metric=name, remedy=remedy if has_reward else "",
             level=values[-1], bound=values[0],
         )  # fmt: skip
     return None
+
+
+def _others_move(record: RunRecord, name: str, tick: int, losses: Sequence[str]) -> bool:
+    """Return whether another training loss still changes since the tick."""
+    return any(len(set(record.values(other, first=tick))) > 1 for other in losses if other != name)
 
 
 def _has_converged(losses: Sequence[float], start: int) -> bool:
@@ -125,11 +134,13 @@ def stuck(record: RunRecord) -> Evidence | None:
     if _has_gained(curve, start, end, min_gain) or _held_out_gained(record):
         return None
     text = (
-        f"the {curve.name} hardly fell: it was {curve.show(start)} at the start and {curve.show(end)} in the second "
-        f"half of {len(curve.values)} readings"
+        f"the {curve.name} hardly fell: its median was {curve.show(start)} at the start and {curve.show(end)} in the "
+        f"second half of {len(curve.values)} readings"
     )
     if classes:
-        text += f" (guessing among {classes} classes gives {math.log(classes):.4g})"
+        text += (
+            f" ({math.log(classes):.4g} = ln {classes}, {GUESSES.get(classes, f'guessing among {classes} classes')})"
+        )
     remedy = ""
     if start > HUGE_LOSS:
         remedy = "check the scale of inputs and targets, and the loss function, because such a loss is far too large"

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules.curve import Curve, held_out_curves, noise_of, objective_curve
+from oven_agents.diagnosis.rules.curve import MIN_IMPROVED, Curve, held_out_curves, noise_of, objective_curve
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
 from oven_agents.stats.robust_statistics import MAD_FACTOR
@@ -30,8 +30,8 @@ MIN_STEP: Final = 0.05
 """Minimum step at each border, as a share of the level before it."""
 NOISES: Final = 4.0
 """Minimum step in standard deviations of the same difference within passes."""
-MIN_IMPROVED: Final = 0.02
-"""Minimum gain of a held-out metric in the repeated passes, as a share of its value, with which they help."""
+MIN_SHOWN: Final = 0.005
+"""Change of the loss within an epoch, as a share of it, below which it hardly changes."""
 
 
 def steps_at_epochs(record: RunRecord) -> Evidence | None:
@@ -62,13 +62,21 @@ def steps_at_epochs(record: RunRecord) -> Evidence | None:
     first = curve.ticks[borders[0]]
     drop = median(fall / abs(level) for fall, level in zip(falls, levels, strict=True))
     text = (
-        f"the training loss drops by {drop:.0%} at the start of each of {len(borders)} repeated epochs, and changes by "
-        f"{-median(usual) / abs(levels[0]):+.1%} over as many steps within an epoch"
+        f"the training loss drops {drop:.0%} each time an epoch starts ({len(borders)} times), but "
+        f"{_change_text(median(usual) / abs(levels[0]))} over the same number of steps within an epoch. That often "
+        "means that the model remembers the examples"
     )
     weight, held_out, remedy = _held_out_verdict(record, first)
     return Evidence(
         "memorising", weight, first, text + held_out, remedy=remedy, level=levels[-1] - falls[-1], bound=levels[0],
     )  # fmt: skip
+
+
+def _change_text(fall: float) -> str:
+    """Return a fall within an epoch in words."""
+    if abs(fall) < MIN_SHOWN:
+        return "hardly changes"
+    return f"only {fall:.1%}" if fall > 0 else f"rises {-fall:.1%}"
 
 
 def _passes(record: RunRecord, curve: Curve) -> list[int]:
@@ -112,12 +120,12 @@ def _held_out_verdict(record: RunRecord, first: int) -> tuple[float, str, str]:
         if not before or not after:
             continue
         best_before, best_after = min(before), min(after)
-        levels = f"the best {curve.name} was {curve.show(best_before)} in the first epoch"
+        levels = f"The best {curve.name} was {curve.show(best_before)} in the first epoch"
         if best_before - best_after >= MIN_IMPROVED * abs(best_before):
-            text = f"; {levels}, and still improved to {curve.show(best_after)}"
+            text = f". {levels}, and improved to {curve.show(best_after)} later"
             return 0.3, text, f"no action needed; stop when {curve.name} no longer improves"
-        flat = flat or f"; {levels} and {curve.show(best_after)} later"
+        flat = flat or f". {levels} and {curve.show(best_after)} later"
     if flat:
         return 0.55, flat, "stop after the first epoch, or add training data"
-    text = ", so the model may be memorising its data"
+    text = ". The log has no metric on held-out data that would show it"
     return 0.4, text, "measure the loss on held-out data in each epoch; if it does not improve, train for fewer epochs"

@@ -9,8 +9,9 @@ from statistics import fmean, median, stdev
 from typing import Final, NamedTuple
 
 from oven_agents.diagnosis.finding import Evidence
+from oven_agents.diagnosis.kinds import lower_rate_from
 from oven_agents.diagnosis.rules.curve import MIN_READINGS, Curve, has_progressed, objective_curve
-from oven_agents.diagnosis.rules.stability import find_rise
+from oven_agents.diagnosis.rules.stability import find_rise, last_good_tick
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
 from oven_agents.stats.symptoms import COMPLETION_LENGTH
@@ -72,7 +73,7 @@ def truncated(record: RunRecord) -> Evidence | None:
     if level < MIN_CLIPPED:
         return None
     onset = next(tick for tick, value in points if value >= MIN_CLIPPED)
-    text = f"{level:.0%} of the completions are cut off at the token limit, so they lack their ends"
+    text = f"{level:.0%} of the completions are cut off at the token limit, so they are incomplete ({name})"
     return Evidence(
         "truncated", 0.9 if level >= CERTAIN_CLIPPED else 0.7, onset, text, metric=name, level=level, bound=MIN_CLIPPED
     )
@@ -137,12 +138,27 @@ def constant_answers(record: RunRecord) -> Evidence | None:
         if best - values[-1] < MIN_QUALITY_LOST * abs(best) or values.index(best) > len(values) // 2:
             continue
         middle = (best + values[-1]) / 2
-        onset = next(tick for tick, value in points[values.index(best) :] if value < middle)
+        best_index = values.index(best)
+        fallen = next(index for index in range(best_index, len(values)) if values[index] < middle)
+        ticks = [tick for tick, _ in points]
+        steps = [f"{record.step_at(tick):,}" for tick in (ticks[best_index], ticks[fallen], ticks[-constant])]
+        middle_text = f" to {values[fallen]:.3g} (step {steps[1]})" if fallen < len(values) - constant else ""
         text = (
-            f"{spec.name} fell from {best:.3g} and is exactly {values[-1]:.3g} in the last {constant} of {len(values)} "
-            "readings, as if the policy always gave the same answer"
+            f"{spec.name} fell from {best:.3g} (step {steps[0]}){middle_text}, and has been exactly {values[-1]:.3g} "
+            f"since step {steps[2]}, as if the policy always gave the same answer"
         )
-        return Evidence("reward_collapse", 0.85, onset, text, metric=spec.name, level=values[-1], bound=best)
+        remedy, cost = lower_rate_from(record.steps, record.step_at(ticks[fallen - 1]))
+        return Evidence(
+            "reward_collapse",
+            0.85,
+            ticks[fallen],
+            text,
+            metric=spec.name,
+            remedy=remedy,
+            cost=cost,
+            level=values[-1],
+            bound=best,
+        )
     return None
 
 
@@ -160,7 +176,10 @@ def reward_collapse(record: RunRecord) -> Evidence | None:
     if last - best < EARLIER_FALLS * _largest_fall_before(curve, best):
         return None  # rewards drift, and this one has come back from such a fall before
     text = f"the reward fell from {curve.show(best)} to {curve.show(last)} and did not come back"
-    return Evidence("reward_collapse", 0.6, curve.block_ticks[onset], text, level=-last, bound=-best)
+    remedy, cost = lower_rate_from(record.steps, record.step_at(last_good_tick(curve, onset)))
+    return Evidence(
+        "reward_collapse", 0.6, curve.block_ticks[onset], text, remedy=remedy, cost=cost, level=-last, bound=-best
+    )
 
 
 def _largest_fall_before(curve: Curve, best: float) -> float:

@@ -28,6 +28,10 @@ CLIPPED_TOLERANCE: Final = 1e-3
 LOG_BEFORE_CLIPPING: Final = (
     "no action needed if the run learns well; otherwise log the norm before clipping, and raise the clip to its median"
 )
+SEVERAL_RUNS: Final = (
+    "the file probably has several runs, because the steps start again from the beginning: split it and review each, "
+    "because the other findings mix them"
+)
 RESTART_NOTE: Final = 0.3
 """Weight of the evidence that a log has several parts, which may be intended."""
 
@@ -107,9 +111,9 @@ def several_parts(record: RunRecord) -> Evidence | None:
     if record.start_count < 2 or not backs:
         return None  # a run of this project may continue where it stopped
     back = backs[0]
-    times = "once" if len(backs) == 1 else f"{len(backs)} times, first"
-    text = (
-        f"the steps go back {times} from {record.steps[back - 1]:,} to {record.steps[back]:,}: the run was resumed, or "
-        "the file has several runs, and the other findings are then unreliable"
-    )
-    return Evidence("steps_out_of_order", RESTART_NOTE, record.ticks[back], text)
+    times = "" if len(backs) == 1 else f" {len(backs)} times, first"
+    before, after = record.steps[back - 1], record.steps[back]
+    text = f"the steps restart{times} from {before:,} to {after:,} (row {record.ticks[back]:,})"
+    from_start = any(record.steps[index] <= record.steps[0] for index in backs)
+    remedy = SEVERAL_RUNS if from_start else ""
+    return Evidence("steps_out_of_order", RESTART_NOTE, record.ticks[back], text, remedy=remedy)

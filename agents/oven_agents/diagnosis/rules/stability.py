@@ -9,7 +9,8 @@ from statistics import median
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules.curve import Curve, noise_of, objective_curve
+from oven_agents.diagnosis.kinds import lower_rate_from
+from oven_agents.diagnosis.rules.curve import Curve, most_improved, noise_of, objective_curve, show_improvement
 from oven_agents.diagnosis.rules.sequential import first_excess
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
@@ -36,8 +37,8 @@ ONSET_NOISES: Final = 2.0
 
 
 def not_finite(record: RunRecord) -> Evidence | None:
-    """A loss or the gradient's norm is NaN or infinite. Mixed precision skips steps with such a gradient, so single
-    ones are normal."""
+    """A loss or the gradient's norm is NaN or infinite. Loss scaling in fp16 skips steps with such a gradient, so
+    single ones are normal."""
     specs = [spec for spec in record.started.metrics if spec.name in record.series]
     losses = sorted(spec.name for spec in specs if spec.name.rsplit("/", 1)[-1].endswith("loss"))
     candidates = [
@@ -60,7 +61,10 @@ def _not_finite(name: str, ticks: Sequence[int], values: Sequence[float]) -> Evi
         return evidence(0.95, ticks[first_of_last], f"{name} is NaN or infinite in all {extent} readings")
     text = f"{name} is NaN or infinite in {len(bad)} of {len(values)} readings"
     if name == GRAD_NORM:
-        remedy = "no action needed: mixed precision skips such steps; if it recurs, lower the learning rate"
+        remedy = (
+            "no action needed with fp16, whose loss scaling skips such steps; with bf16 or fp32, or if it recurs, clip "
+            "gradients or lower the learning rate"
+        )
         return evidence(0.2, ticks[bad[0]], text, remedy=remedy)
     last_good_count = len(values) - 1 - bad[-1]
     if last_good_count >= HEALED_READINGS:
@@ -86,7 +90,18 @@ def diverged(record: RunRecord) -> Evidence | None:
         return None
     onset, best, last = rise
     text = f"the loss rose from {curve.show(best)} to {curve.show(last)} and did not come back"
-    return Evidence("diverged", 0.85, curve.block_ticks[onset], text, level=curve.sign * last, bound=curve.sign * best)
+    tick = curve.block_ticks[onset]
+    if improved := most_improved(record, tick):
+        text += f". {show_improvement(improved, tick)}"
+    remedy, cost = lower_rate_from(record.steps, record.step_at(last_good_tick(curve, onset)))
+    return Evidence(
+        "diverged", 0.85, tick, text, remedy=remedy, cost=cost, level=curve.sign * last, bound=curve.sign * best
+    )
+
+
+def last_good_tick(curve: Curve, onset: int) -> int:
+    """Return a tick that is certainly before a rise: one block before the last one that is still as good as before."""
+    return curve.block_ticks[max(0, onset - 2)]
 
 
 def find_rise(curve: Curve, min_lost_share: float = MIN_LOST_SHARE) -> tuple[int, float, float] | None:

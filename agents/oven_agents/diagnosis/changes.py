@@ -55,6 +55,8 @@ EFFECT_TICKS: Final = 40
 TRADED_OFF: Final = ("precision", "recall")
 JUDGES_BOTH: Final = (*TRADED_OFF, "f1")
 """Parts of the names of metrics one of which rises when another falls, and of the metric that combines them."""
+MIN_FAR: Final = 0.1
+"""Distance from the best reading, as a share of it, that a metric stays away from it if it is worse for good."""
 LAST_READINGS: Final = 10
 """Number of readings that give a level of the objective or of the gradient's norm."""
 MAX_ALARM_LEAD: Final = 8
@@ -109,22 +111,23 @@ def _held_out_worse(alarm: Alarm, record: RunRecord) -> Evidence | None:
         return None
     best = curve.ticks.index(alarm.onset) - 1
     best_tick, best_step = curve.ticks[best], record.step_at(curve.ticks[best])
-    if any(_new_best(other, best_tick) for other in _task_curves(record, metric)):
-        return None
     since = curve.values[best + 1 :]
+    is_lasting = len(since) >= MIN_LASTING_SHARE * len(curve.values)
+    stays_worse = is_lasting and min(since) - curve.values[best] >= MIN_FAR * abs(curve.values[best])
+    better = next((other for other in _task_curves(record, metric) if _new_best(other, best_tick)), None)
+    if better and not stays_worse:
+        return None
     low, high = sorted((curve.sign * min(since), curve.sign * max(since)))
     text = (
         f"{metric} is worse than its best ({curve.show(curve.values[best])} at step {best_step:,}; "
         f"since then {low:.4g} to {high:.4g})"
     )
-    if improved := most_improved(record, best_tick):
+    if improved := better or most_improved(record, best_tick):
         text += f". {show_improvement(improved, best_tick)}"
     remedy = ""
-    if len(since) >= MIN_LASTING_SHARE * len(curve.values):
-        remedy = (
-            f"it has been worse for most of the run: use the checkpoint of step {best_step:,}; if that is too early, "
-            "restart with a learning rate lower by a factor of 3"
-        )
+    if stays_worse:
+        otherwise = f"if {better.name} is what matters, no action needed; otherwise " if better else ""
+        remedy = f"{otherwise}use the checkpoint of step {best_step:,}, or restart with a learning rate lower by a factor of 3"
     return Evidence("held_out_worse", OTHER_WEIGHT, alarm.onset, text, metric=metric, remedy=remedy)
 
 
@@ -159,12 +162,13 @@ def _lasting_norm(alarm: Alarm, record: RunRecord) -> Evidence | None:
     improves = bool(costs_before and costs_after) and median(costs_after[-LAST_READINGS:]) < median(
         costs_before[-LAST_READINGS:]
     )
-    last = median(norms[-LAST_READINGS:])
-    if improves and abs(last - before) <= MIN_LASTING_SHARE * abs(after - before):
+    levels = [median(norms[max(0, end - LAST_READINGS) : end]) for end in range(len(norms), 0, -LAST_READINGS)]
+    farthest = max(abs(level - before) for level in levels)
+    if improves and abs(levels[0] - before) <= MIN_LASTING_SHARE * farthest:
         return None
     name = objective(record.started).name
     trend = f" while the {name} improved" if improves else ""
-    text = f"{metric} went from {before:.4g} to {after:.4g} (medians before and since step {step:,}){trend}"
+    text = f"{metric} went from {before:.3g} to {after:.3g} (medians before and since step {step:,}){trend}"
     if alarm.symptom == "grad_norm_growth":
         remedy = (
             f"no action needed while the {name} improves; if it gets worse, or the norm passes {3 * after:.2g}, clip "

@@ -183,7 +183,7 @@ KINDS: Final = {
 TITLES: Final = {
     "held_out_worse": "held-out metric worse than its best",
     "never_evaluated": "no held-out metric in this log",
-    "steps_out_of_order": "the steps restart",
+    "steps_out_of_order": "several runs, or a resumed one",
     "grad_norm_growth": "gradient norm grows",
     "grad_norm_vanishes": "gradient norm vanishes",
     "always_clipped": "gradient always clipped",

@@ -102,7 +102,13 @@ def never_evaluated(record: RunRecord) -> Evidence | None:
     remedy = ""
     if objective(record.started).name == "reward":
         remedy = "measure the reward in evaluation episodes or on held-out prompts regularly"
-    return Evidence("never_evaluated", 0.2, record.ticks[0], "the log has no metric on held-out data", remedy=remedy)
+    return Evidence(
+        "never_evaluated",
+        0.2,
+        record.ticks[0],
+        "overfitting would not show, because nothing is measured on held-out data",
+        remedy=remedy,
+    )
 
 
 def several_parts(record: RunRecord) -> Evidence | None:

@@ -124,10 +124,11 @@ def _held_out_worse(alarm: Alarm, record: RunRecord) -> Evidence | None:
     )
     if improved := better or most_improved(record, best_tick):
         text += f". {show_improvement(improved, best_tick)}"
-    remedy = ""
+    remedy = f"no action needed unless it stays worse; then use the checkpoint of step {best_step:,}"
     if stays_worse:
         otherwise = f"if {better.name} is what matters, no action needed; otherwise " if better else ""
-        remedy = f"{otherwise}use the checkpoint of step {best_step:,}, or restart with a learning rate lower by a factor of 3"
+        use = f"use the checkpoint of step {best_step:,}, or restart with a learning rate lower by a factor of 3"
+        remedy = f"{otherwise}{use}"
     return Evidence("held_out_worse", OTHER_WEIGHT, alarm.onset, text, metric=metric, remedy=remedy)
 
 
@@ -163,8 +164,8 @@ def _lasting_norm(alarm: Alarm, record: RunRecord) -> Evidence | None:
         costs_before[-LAST_READINGS:]
     )
     levels = [median(norms[max(0, end - LAST_READINGS) : end]) for end in range(len(norms), 0, -LAST_READINGS)]
-    farthest = max(abs(level - before) for level in levels)
-    if improves and abs(levels[0] - before) <= MIN_LASTING_SHARE * farthest:
+    farthest = max(abs(level - alarm.before) for level in levels)
+    if improves and abs(levels[0] - alarm.before) <= MIN_LASTING_SHARE * farthest:
         return None
     name = objective(record.started).name
     trend = f" while the {name} improved" if improves else ""

@@ -115,7 +115,7 @@ def _after_collapse(finding: Finding, findings: Sequence[Finding]) -> Finding:
     if finding.kind != "dead" or collapse is None or collapse.onset_tick > finding.onset_tick:
         return finding
     message = f"{finding.message}, after a reward collapse since step {collapse.onset_step:,}"
-    return finding.model_copy(update={"message": message, "remedy": collapse.remedy, "cost": collapse.cost})
+    return finding.model_copy(update={"message": message, "remedy": collapse.remedy, "cost": ""})
 
 
 def _strongest(evidence: Iterable[Evidence]) -> dict[str, Evidence]:

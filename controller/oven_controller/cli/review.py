@@ -130,7 +130,10 @@ def _review_source(source: str, renames: dict[str, str]) -> ReviewedRun:
 def _lines(run: ReviewedRun) -> Iterator[str]:
     record = run.record
     extent = f"{counted(record.observation_count, 'row')}, steps {record.step_range[0]:,} to {record.step_range[1]:,}"
-    for text in (*finding_lines(run.findings, record), f"{run.name}: {extent}", *run.notes):
+    header, notes = f"{run.name}: {extent}", run.notes
+    if notes and notes[0].startswith(same := f"from {run.name} "):
+        header, notes = f"{header} {notes[0].removeprefix(same)}", notes[1:]
+    for text in (*finding_lines(run.findings, record), header, *notes):
         yield from wrapped(text)
 
 

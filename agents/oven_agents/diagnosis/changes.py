@@ -114,7 +114,7 @@ def _held_out_worse(alarm: Alarm, record: RunRecord) -> Evidence | None:
     since = curve.values[best + 1 :]
     is_lasting = len(since) >= MIN_LASTING_SHARE * len(curve.values)
     stays_worse = is_lasting and min(since) - curve.values[best] >= MIN_FAR * abs(curve.values[best])
-    better = next((other for other in _task_curves(record, metric) if _new_best(other, best_tick)), None)
+    better = next((task for task in _task_curves(record, metric) if _new_best(task, best_tick)), None)
     if better and not stays_worse:
         return None
     low, high = sorted((curve.sign * min(since), curve.sign * max(since)))

@@ -111,7 +111,7 @@ def _without_consequences(finding: Finding, findings: Sequence[Finding], treated
 
 def _after_collapse(finding: Finding, findings: Sequence[Finding]) -> Finding:
     """Return the finding. A policy that is dead after its reward collapsed gets the remedy of the collapse."""
-    collapse = next((other for other in findings if other.kind == "reward_collapse"), None)
+    collapse = next((earlier for earlier in findings if earlier.kind == "reward_collapse"), None)
     if finding.kind != "dead" or collapse is None or collapse.onset_tick > finding.onset_tick:
         return finding
     message = f"{finding.message}, after a reward collapse since step {collapse.onset_step:,}"

@@ -41,7 +41,7 @@ def _render_run(run: ReviewedRun) -> str:
     rows = "\n".join(_render_finding(number, finding) for number, finding in enumerate(run.findings, 1))
     table = f"<table>{rows}</table>" if rows else ""
     text = verdict(run.record, run.findings)
-    summary = f"<p>{escape(text.capitalize())}.</p>\n" if text else ""
+    summary = f"<p>{escape(text[0].upper() + text[1:])}.</p>\n" if text else ""
     charts = "\n".join(_render_charts(run))
     return f"<h2>{escape(run.name)}</h2>\n{notes}{summary}{table}\n{charts}\n"
 

@@ -112,7 +112,10 @@ def test_a_stuck_loss_is_compared_with_guessing_only_if_it_is_near_it() -> None:
         level: kinds(record_of_curves({"loss": [level + rng.gauss(0, 0.005) for _ in range(200)]}))["stuck"].message
         for level in (math.log(2), math.log(10), 2.87)
     }
-    assert "guessing among 2 classes" in texts[math.log(2)] and "guessing among 10 classes" in texts[math.log(10)]
+    assert (
+        "0.6931 = ln 2, what an output of 0.5 everywhere gives" in texts[math.log(2)]
+        and "guessing among 10 classes" in texts[math.log(10)]
+    )
     assert "guessing" not in texts[2.87], (
         "17 classes give 2.83 and 18 give 2.89, so a language model is near one of them"
     )

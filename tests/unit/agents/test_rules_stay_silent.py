@@ -147,3 +147,47 @@ def test_the_shortest_logs_are_read(length: int) -> None:
     rng = random.Random(length)
     for values in ([1.0] * length, [-1.0] * length, [0.0] * length, exponential(length, rng), [math.nan] * length):
         find_findings(record_of_curves({"loss": values, "reward": values, "eval/loss": values, "grad_norm": values}))
+
+
+def held_out_note(**held_out: list[float]) -> str:
+    """Return the text of the note on held-out metrics, which are measured every 20 of 400 steps, or an empty string."""
+    curves = cosine_decay(400, random.Random(1))
+    for name, values in held_out.items():
+        curves[f"eval/{name}"] = [values[n // 20] if n % 20 == 19 else math.nan for n in range(400)]
+    record = record_of_curves(curves)
+    for name in held_out:
+        ticks, values = record.series[f"eval/{name}"]
+        pairs = [(tick, value) for tick, value in zip(ticks, values, strict=True) if math.isfinite(value)]
+        record.series[f"eval/{name}"] = [tick for tick, _ in pairs], [value for _, value in pairs]
+    notes = {finding.kind: f"{finding.message}; {finding.remedy}" for finding in find_findings(record)}
+    return notes.get("held_out_worse", "")
+
+
+def test_a_held_out_loss_that_gets_worse_matters_less_if_the_task_does_not() -> None:
+    falls = [2.0 - 0.05 * n if n < 12 else 1.45 + 0.03 * (n - 11) for n in range(20)]
+    assert "1.45 at step 240; since then 1.48 to 1.69" in held_out_note(loss=falls)
+    assert held_out_note(loss=falls, accuracy=[0.5 + 0.01 * n for n in range(20)]) == ""
+    jumps = [1.0, *[1.5 + 0.01 * n for n in range(19)]]
+    text = held_out_note(loss=jumps, accuracy=[0.5 + 0.01 * n for n in range(20)])
+    assert "Meanwhile eval/accuracy improved" in text and "use the checkpoint of step 20" in text
+
+
+def test_a_precision_that_falls_while_the_recall_rises_is_no_fault() -> None:
+    precision, recall = (
+        [0.5 + 0.02 * n for n in range(16)] + [0.7, 0.69, 0.68, 0.67],
+        [0.5 + 0.02 * n for n in range(20)],
+    )
+    assert "eval/precision is worse than its best" in held_out_note(precision=precision)
+    assert held_out_note(precision=precision, recall=recall) == ""
+
+
+def test_a_gradient_norm_that_falls_again_while_the_loss_falls_is_no_fault() -> None:
+    rng = random.Random(3)
+    loss = noisy([3 * math.exp(-n / 150) for n in range(400)], rng, 0.02)
+    norms = {"lasting": [1.0 if n < 100 else 3.0 for n in range(400)]}
+    norms["temporary"] = [value if n < 360 else 1.1 for n, value in enumerate(norms["lasting"])]
+    kinds = {
+        name: {f.kind for f in find_findings(record_of_curves({"loss": loss, "grad_norm": noisy(curve, rng, 0.05)}))}
+        for name, curve in norms.items()
+    }
+    assert "grad_norm_growth" in kinds["lasting"] and "grad_norm_growth" not in kinds["temporary"]

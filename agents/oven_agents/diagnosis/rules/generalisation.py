@@ -118,8 +118,8 @@ def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
     if classes_at_chance(fall.best) == 2:  # other losses may be near those of more classes by chance
         text = (
             f"the model learns its training data, but nothing that holds on held-out data: {fall.curve.name} was never "
-            f"clearly below {math.log(2):.3f} (guessing between two classes; best {fall.curve.show(fall.best)} at step "
-            f"{record.step_at(fall.best_tick):,}), and is {fall.curve.show(fall.curve.values[-1])} at the end"
+            f"more than 2% below {math.log(2):.3f} (guessing between two classes; best {fall.curve.show(fall.best)} at "
+            f"step {record.step_at(fall.best_tick):,}), and is {fall.curve.show(fall.curve.values[-1])} at the end"
         )
         remedy = "check the labels and the split of the held-out data"
         return evidence("overfit", fall.weight, text=text, remedy=remedy, cost="the time to check them")

@@ -86,7 +86,7 @@ def dead(record: RunRecord) -> Evidence | None:
 
 def _others_move(record: RunRecord, name: str, tick: int, losses: Sequence[str]) -> bool:
     """Return whether another training loss still changes since the tick."""
-    return any(len(set(record.values(other, first=tick))) > 1 for other in losses if other != name)
+    return any(len(set(record.values(loss, first=tick))) > 1 for loss in losses if loss != name)
 
 
 def _has_converged(losses: Sequence[float], start: int) -> bool:

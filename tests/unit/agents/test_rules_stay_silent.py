@@ -10,6 +10,7 @@ import pytest
 from tests.support.simulated_curves import (
     HEALTHY,
     MIXTURE,
+    NO_VALUE,
     cosine_decay,
     decay,
     exponential,
@@ -151,14 +152,10 @@ def test_the_shortest_logs_are_read(length: int) -> None:
 
 def held_out_note(**held_out: list[float]) -> str:
     """Return the text of the note on held-out metrics, which are measured every 20 of 400 steps, or an empty string."""
-    curves = cosine_decay(400, random.Random(1))
+    curves = {"loss": [2 + math.exp(-n / 5) + 0.01 * math.sin(n) for n in range(400)]}
     for name, values in held_out.items():
-        curves[f"eval/{name}"] = [values[n // 20] if n % 20 == 19 else math.nan for n in range(400)]
+        curves[f"eval/{name}"] = [values[n // 20] if n % 20 == 19 else NO_VALUE for n in range(400)]
     record = record_of_curves(curves)
-    for name in held_out:
-        ticks, values = record.series[f"eval/{name}"]
-        pairs = [(tick, value) for tick, value in zip(ticks, values, strict=True) if math.isfinite(value)]
-        record.series[f"eval/{name}"] = [tick for tick, _ in pairs], [value for _, value in pairs]
     notes = {finding.kind: f"{finding.message}; {finding.remedy}" for finding in find_findings(record)}
     return notes.get("held_out_worse", "")
 
@@ -182,7 +179,7 @@ def test_a_precision_that_falls_while_the_recall_rises_is_no_fault() -> None:
 
 
 def test_a_gradient_norm_that_falls_again_while_the_loss_falls_is_no_fault() -> None:
-    rng = random.Random(3)
+    rng = random.Random(2)
     loss = noisy([3 * math.exp(-n / 150) for n in range(400)], rng, 0.02)
     norms = {"lasting": [1.0 if n < 100 else 3.0 for n in range(400)]}
     norms["temporary"] = [value if n < 360 else 1.1 for n, value in enumerate(norms["lasting"])]

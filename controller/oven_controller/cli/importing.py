@@ -78,7 +78,8 @@ def recognized_text(summary: dict[str, Any]) -> str:
     shown = [f"{metric} = {column}" if metric != column else metric for metric, column in columns[:MAX_COLUMNS]]
     more = f", and {counted(len(columns) - MAX_COLUMNS, 'more held-out metric')}" if len(columns) > MAX_COLUMNS else ""
     metrics = ", ".join(shown) + more if shown else "no known metrics"
-    return f"  read: {metrics}; step = {summary['step_column']}"
+    step = summary["step_column"]
+    return f"  read: {metrics}; step = {step}{', so steps are epochs' if step == 'epoch' else ''}"
 
 
 def source_lines(summary: dict[str, Any]) -> list[str]:

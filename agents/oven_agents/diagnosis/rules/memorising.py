@@ -61,8 +61,9 @@ def steps_at_epochs(record: RunRecord) -> Evidence | None:
         return None
     first = curve.ticks[borders[0]]
     drop = median(fall / abs(level) for fall, level in zip(falls, levels, strict=True))
+    epochs = f"epochs 2 {'and' if len(borders) == 2 else 'to'} {len(borders) + 1}"
     text = (
-        f"the training loss drops {drop:.0%} each time an epoch starts ({len(borders)} times), but "
+        f"the training loss drops {drop:.0%} each time an epoch starts ({epochs}), but "
         f"{_change_text(median(usual) / abs(levels[0]))} over the same number of steps within an epoch. That often "
         "means that the model remembers the examples"
     )

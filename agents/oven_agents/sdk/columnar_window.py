@@ -40,15 +40,14 @@ class Columns:
 
     def __init__(self, window_length: int = WINDOW_LENGTH) -> None:
         self._window_length = window_length
-        self.version = 0
-        """A number that changes with the observations."""
-        self._shared: tuple[int, tuple[Observation, ...]] = (-1, ())
-        """The version and the observations of the newest window. A copy per agent would touch all of them."""
+        self._shared: tuple[Observation, ...] = ()
+        """The observations of the newest windows. A copy per agent would touch all of them."""
+        self._stored: tuple[Observation, ...] = ()
+        """The observations in the columns. They follow when an agent first reads a series of a new tick."""
         self.clear()
 
     def clear(self) -> None:
         """Delete all observations."""
-        self.version += 1
         self._columns: dict[str, _Column] = {}
         self._newest: Observation | None = None
         self.count = 0
@@ -69,7 +68,6 @@ class Columns:
                     del entries[:SPARE_ENTRIES]
         self._newest = observation
         self.count += 1
-        self.version += 1
 
     def _follow(self, observations: Sequence[Observation]) -> None:
         """Add the new ones of a session's observations. Start again if the session has others, as in a new training."""
@@ -83,8 +81,15 @@ class Columns:
             self.clear()
         for index in range(new_index, len(observations)):
             self.add(observations[index])
-        if self._shared[0] != self.version:
-            self._shared = self.version, tuple(observations)
+
+    def have(self, observations: Sequence[Observation]) -> bool:
+        """Return whether the columns have exactly these observations, those of a window. Older windows are refused."""
+        if observations is not self._shared:
+            return False
+        if observations is not self._stored:
+            self._follow(observations)
+            self._stored = self._shared
+        return True
 
     @property
     def oldest(self) -> int:
@@ -97,32 +102,33 @@ class Columns:
 
     def window(self, run: RunStarted, observations: Sequence[Observation], *fields: Any) -> Window:
         """Return a session's window, like `plain_window`."""
-        self._follow(observations)
-        return _ColumnarWindow(self, run, self._shared[1], *fields)
+        shared = self._shared
+        is_same = len(shared) == len(observations) and all(shared[end] is observations[end] for end in (0, -1))
+        if not is_same:
+            self._shared = tuple(observations)
+        return _ColumnarWindow(self, run, self._shared, *fields)
 
 
 class _ColumnarWindow(Window):
     """A window that reads its series from columns, until these have newer observations."""
 
-    __slots__ = ("_columns", "_version")
+    __slots__ = ("_columns",)
 
     _columns: Columns
-    _version: int
 
     def __init__(self, columns: Columns, *fields: Any) -> None:
         object.__setattr__(self, "_columns", columns)
-        object.__setattr__(self, "_version", columns.version)
         super().__init__(*fields)
 
     def series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[float]:
-        if self._version != self._columns.version:  # an agent has kept this window
+        if not self._columns.have(self.observations):  # an agent has kept this window
             return super().series(metric, after=after, last=last)
         column = self._columns.column(metric)
         return column.values[column.begin_index(self._columns.oldest, after, last) :]
 
     def surviving_series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
         columns = self._columns
-        if self._version != columns.version:
+        if not columns.have(self.observations):
             return super().surviving_series(metric, after=after, last=last)
         column = columns.column(metric)
         begin = column.begin_index(columns.oldest, after, last)

@@ -57,7 +57,9 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
     "Ask": {
         "decisions": Command(f"{CLI}.decisions:decisions", "List a run's decisions, one per row."),
         "explain": Command(f"{CLI}.explain:explain", "Explain one decision: votes, rules, receipt, outcome."),
-        "review": Command(f"{CLI}.review:review", "Ask all agents what they would have flagged in a finished run."),
+        "review": Command(
+            f"{CLI}.review:review", "Find what is wrong with a training run, from the logs of any trainer."
+        ),
         "replay": Command(f"{CLI}.replay:replay", "Recompute the decisions of a recorded run."),
         "backtest": Command(f"{CLI}.backtest:backtest", "Show what one agent would have voted in a recorded run."),
         "export": Command(f"{CLI}.export:export", "Export a run to wandb, MLflow, TensorBoard and others."),

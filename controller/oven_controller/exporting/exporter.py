@@ -69,11 +69,10 @@ class _Exporter:
         if saved.destination == self._target.destination:
             self._state = saved
         self._save()  # the stack waits for this file when it restarts the exporter
-        self._state.seq = await self._attempt(partial(self._target.open, self._state.seq, self._state.mark))
-        self._save()
+        stop_task = asyncio.create_task(stop.wait(), name="stop")
+        await self._open(stop_task)
         follow_task = asyncio.create_task(self._follow(), name="follow")
         write_task = asyncio.create_task(self._write_rows(follow_task), name="write")
-        stop_task = asyncio.create_task(stop.wait(), name="stop")
         try:
             await asyncio.wait({write_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
             if not write_task.done():
@@ -86,6 +85,19 @@ class _Exporter:
             await end(follow_task, write_task, stop_task)
         await asyncio.to_thread(self._target.close, self._has_ended)
         return self._written_count
+
+    async def _open(self, stop_task: asyncio.Task[bool]) -> None:
+        """Ask the target for its position. Raises ProcessError if this process has to end before the target answers."""
+        open_call = partial(self._target.open, self._state.seq, self._state.mark)
+        open_task = asyncio.create_task(self._attempt(open_call), name="open")
+        try:
+            await asyncio.wait({open_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+            if not open_task.done():
+                raise ProcessError(f"stopped before {self._target.destination} answered; nothing was exported")
+            self._state.seq = open_task.result()
+        finally:
+            await end(open_task)
+        self._save()
 
     async def _finish(self, follow_task: asyncio.Task[None], write_task: asyncio.Task[None]) -> None:
         """Read and write the last rows when this process has to end, as far as the time suffices."""

@@ -126,7 +126,10 @@ class MlflowTarget(Target):
                 "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
             )
         if not self._mlflow.get_tracking_uri().startswith(("http", "databricks")):  # a local store has no outages
-            return ConfigError(f"MLflow cannot use {self.destination}: {reason(error)}")
+            return ConfigError(
+                f"MLflow cannot use {self.destination}: {reason(error)}; set MLFLOW_TRACKING_URI to a server, or "
+                "install all of MLflow for a local store (`pip install mlflow`)"
+            )
         return error
 
 

@@ -32,6 +32,9 @@ class ParquetTarget(Target):
         return str(self.run.folder)
 
     def open(self, seq: int, mark: str) -> int:
+        for table in TABLES:
+            for path in (self.run.folder / table).glob("*.partial"):  # of an exporter that was killed
+                path.unlink()
         files = [path for table in TABLES for path in (self.run.folder / table).glob("*.parquet")]
         if not any(int(path.stem) == seq for path in files):
             seq = 0  # somebody removed the files

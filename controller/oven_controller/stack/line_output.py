@@ -261,7 +261,7 @@ class LinePrinter:
                     self._print(event, f"agent    {name} has nothing to do{_reason_suffix(body.reason)}")
             case "failed":
                 self._print(event, f"agent    {name} failed and votes no more{_reason_suffix(body.reason)}")
-            case "left" if body.reason != STOP_REASON or self.view.ended is None:
+            case "left" if body.reason != STOP_REASON or (self.view.started and self.view.ended is None):
                 self._print(event, f"agent    {name} left{_reason_suffix(body.reason)}")
 
     def _summarise_own_agents(self, event: Event) -> None:

@@ -46,6 +46,12 @@ from oven_runs.settings.agents import agent_names, agent_specs, agents_per_proce
 
 CACHE_INTERVAL_S = 10.0
 """Seconds between two checks whether the log needs a new cache."""
+UNWATCHED = {
+    "": "the script did not connect: call oven_learner.attach(trainer) in it, or use --auto-attach or --tap",
+    "OVEN_AUTO_ATTACH": "nothing was attached, because the script used no trainer that --auto-attach knows; try --tap",
+    "OVEN_TAP": "nothing was observed, because the script called no logger that --tap knows; try --auto-attach",
+}
+"""The summary of a script without a run, by the first of the request's hooks."""
 ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
 """Roles with one key each. Agents and committee members have one key per name."""
 
@@ -89,6 +95,7 @@ class _Stack:
         self.signal_number = 0  # the first signal
         self.script_offset = 0  # where the current process's output begins in script.log
         self.earlier_preparation = ""  # of the learner before the current one
+        self.script_code = 0
         self.has_ended = False
         self.processes: Processes | None = None
         self.member_processes: MemberProcesses | None = None
@@ -382,6 +389,7 @@ class _Stack:
             return self._stop_exit_code()
         code = child.returncode
         if self.request.command or code == 0:
+            self.script_code = code
             return code
         self.out(f"the learner failed ({describe_exit(code)}); the end of {short_path(child.log)}:")
         for line in child.tail().splitlines():
@@ -420,10 +428,13 @@ class _Stack:
     def _summary_lines(self) -> list[str]:
         if not self.printer.view.seq:
             return ["nothing was logged"]
+        exit_lines = [f"the script failed ({describe_exit(self.script_code)})"] if self.script_code else []
+        if self.request.command and self.printer.view.started is None:
+            return [*exit_lines, UNWATCHED["".join(self.request.hooks[:1])]]
         log = self.folder.export if self.folder.export.exists() else self.folder.server.folder
         gap_report = [self.log_keeper.gap_report] if self.log_keeper.gap_report else []
         log_line = f"log {short_path(log)}; check it with `oven-controller replay {self.folder.run}`"
-        return [*self.printer.summary(), *gap_report, log_line]
+        return [*exit_lines, *self.printer.summary(), *gap_report, log_line]
 
     def _final_status(self, code: int) -> Status:
         if code != 0:

@@ -23,7 +23,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
-from oven_core.errors import OvenError
+from oven_core.errors import OvenError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import RunStarted
@@ -73,11 +73,13 @@ class LogCache:
         self._digest = hashlib.sha256()
         self._views: dict[type[LogView], LogView | bytes] = {}
         self.fault = ""
-        """Why the saved cache is not used, empty if it is."""
+        """Why the saved cache is not used, empty if it is, or if there is none."""
         try:
             self._load()
+        except FileNotFoundError:
+            pass
         except (OSError, ValueError) as error:
-            self.fault = f"{FILE} is missing" if isinstance(error, FileNotFoundError) else str(error)
+            self.fault = f"{FILE} cannot be read: {reason(error)}" if isinstance(error, OSError) else str(error)
         self.log = BriefLog(folder, growing=growing, progress=self._header.progress)
         """The log, from the first event that is not in this cache."""
         self.keyring = Keyring(self._header.pin)
@@ -116,7 +118,10 @@ class LogCache:
 
     def _load(self) -> None:
         """Read the saved cache. Raises OSError if it is unreadable, and ValueError if it must not be used."""
-        mac, _, content = (self._folder.path / FILE).read_bytes().partition(b"\n")
+        path = self._folder.path / FILE
+        if not path.is_file() and path.exists():  # a device has no end
+            raise ValueError(f"{FILE} is not a regular file")
+        mac, _, content = path.read_bytes().partition(b"\n")
         key = _read_key(self._folder)
         if not hmac.compare_digest(mac, _mac(key, content)):
             raise ValueError(f"{FILE} was not written in this home, or was changed")

@@ -90,6 +90,12 @@ class RunFolder:
         """Describe the learner's work before its run starts, or return an empty string."""
         return self.last_log_line("learner").partition(PREPARING)[2]
 
+    def resume_command(self) -> str:
+        """Return the command that continues the run. That of a user's script needs the script again."""
+        if self.info().recipe == "attached":
+            return f"oven-controller run --resume --run {self.run} -- COMMAND"
+        return f"oven-controller up --resume --run {self.run}"
+
     def write_info(self, info: RunInfo) -> None:
         """Replace run.json. Raises OSError."""
         write_atomic(self._info, info.to_json())
@@ -277,8 +283,7 @@ class Home:
                 if folder.run == run:
                     if running and not folder.is_locked():
                         raise ConfigError(
-                            f"run {run!r} is not running ({folder.status()}); "
-                            f"`oven-controller up --resume --run {run}` continues it"
+                            f"run {run!r} is not running ({folder.status()}); `{folder.resume_command()}` continues it"
                         )
                     return folder
             raise UnknownNameError("run", run, [folder.run for folder in runs])

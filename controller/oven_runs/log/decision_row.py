@@ -96,7 +96,7 @@ class DecisionFilter:
             self.since.includes(explanation.step, explanation.time, newest_time)
             and self.actuator in ("", decision.actuator)
             and (not self.agent or self.agent in voters)
-            and self.verdict in ("", decision.verdict)
+            and self.verdict in ("", verdict_text(decision.verdict, decision.reason))
         )
 
     def check_names(self, explanations: Iterable[Explanation]) -> None:

@@ -14,6 +14,7 @@ from oven_core.protocol.alerts import Alert
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Outcome, Receipt, RunEnded
 from oven_runs.log.export_rows import KNOB_PREFIX, Rows
+from oven_runs.log.run_summary import verdict_text
 
 MAX_METRICS: Final = 1000
 """Maximum number of metrics, and separately of knobs, that get a series. Later ones are only counted."""
@@ -76,7 +77,7 @@ class Gauges:
                 self._set(METRIC, value, metric=name)
         match event.body:
             case Decision() as body:
-                self._add(DECISIONS, knob=body.actuator, verdict=body.verdict)
+                self._add(DECISIONS, knob=body.actuator, verdict=verdict_text(body.verdict, body.reason))
                 if body.verdict == "adopted":
                     self._set(DECIDED, event.time.timestamp(), knob=body.actuator)
             case Receipt() as body:

@@ -98,7 +98,7 @@ def test_agent_list_with_a_run_says_what_each_agent_reads_and_moves_and_why_it_i
     assert rows["idle"]["reason"] == "the run announces none of loss.sft" and list(rows)[-1] == "idle"
     assert invoke("agent", "list", "--run", "r") == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.split() == ["idle", *"the run announces none of loss.sft".split()]
+    assert last.split() == ["idle", "the", "run", "announces", "none", "of", "loss.sft"]
     assert invoke("agent", "list", "grad_clip", "--run", "r") == 2
     capsys.readouterr()
     assert invoke("status", "r") == 0

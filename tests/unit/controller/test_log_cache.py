@@ -260,7 +260,6 @@ def test_the_command_says_once_why_it_reads_the_whole_log(
     read_with_cache(folder, RunSummary(), growing=False)
     warnings = capsys.readouterr().err.splitlines()
     assert [line.partition("because ")[2] for line in warnings] == [
-        f"{FILE} is missing",
         f"{FILE} was not written in this home, or was changed",
     ]
 

@@ -441,4 +441,4 @@ def test_a_second_event_file_that_continues_is_no_restart(
     assert invoke("import", board("back", (1, 8), (7, 12))) == 0
     assert "steps 1 to 12, steps restart once;" in " ".join(capsys.readouterr().out.split())
     assert invoke("import", board("back-again", (1, 8), (7, 12), (2, 3))) == 0
-    assert "steps 1 to 3, resumed twice;" in " ".join(capsys.readouterr().out.split())
+    assert "steps 1 to 3, steps restart twice;" in " ".join(capsys.readouterr().out.split())

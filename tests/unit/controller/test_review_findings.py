@@ -143,7 +143,7 @@ def test_the_page_is_well_formed_and_marks_the_findings(capsys: pytest.CaptureFi
 def test_a_page_of_a_healthy_run_says_so() -> None:
     assert invoke("review", healthy(), "--html", "page.html") == 0
     page = Path("page.html").read_text()
-    assert "Review of healthy.csv" in page and "Nothing needs action, as far as the log shows" in page
+    assert "Review of healthy.csv" in page and "Nothing needs action" in page
     assert invoke("review", healthy(), "--html", "nowhere/page.html") == 2
 
 
@@ -194,7 +194,7 @@ def test_a_folder_without_logs_is_refused_with_the_formats(capsys: pytest.Captur
 
 def test_a_log_of_one_row_says_that_it_is_short(as_json: Read) -> None:
     report = as_json(write("one.csv", {"loss": [2.0]}))
-    assert report["findings"] == [] and "loss has 1 reading, and most rules need 8" in report["unjudged"]
+    assert report["findings"] == [] and "loss has 1 reading, and they need 8" in report["unjudged"]
 
 
 def test_a_log_of_nan_only_is_a_finding(as_json: Read) -> None:

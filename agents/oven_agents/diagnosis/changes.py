@@ -124,7 +124,10 @@ def _held_out_worse(alarm: Alarm, record: RunRecord) -> Evidence | None:
     )
     if improved := better or most_improved(record, best_tick):
         text += f". {show_improvement(improved, best_tick)}"
-    remedy = f"no action needed unless it stays worse; then use the checkpoint of step {best_step:,}"
+    remedy = (
+        f"if the run has ended, use the checkpoint of step {best_step:,}; if it continues, wait for as many "
+        "evaluations again before you go back"
+    )
     if stays_worse:
         otherwise = f"if {better.name} is what matters, no action needed; otherwise " if better else ""
         use = f"use the checkpoint of step {best_step:,}, or restart with a learning rate lower by a factor of 3"

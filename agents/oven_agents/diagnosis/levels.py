@@ -181,7 +181,8 @@ def _collapse(record: RunRecord) -> Evidence | None:
         return None  # chance alone raises the best level of many readings
     onset = next(index for index in range(len(values), 0, -1) if values[index - 1] >= best / 2)
     tick = points[min(onset, len(points) - 1)][0]
-    text = f"the reward fell from {best:.2f} to {median(values[-COLLAPSED_TICKS:]):.2f}"
+    last = values[-COLLAPSED_TICKS:]
+    text = f"the reward fell from its best level, {best:.2f}, to {median(last):.2f} in its last {len(last)} readings"
     if collapse_kind(record, tick) == "reward_collapse":
         is_brief = end == math.inf and len(values) - onset < CERTAIN_SHARE * len(values)  # nobody intervened
         return Evidence("reward_collapse", 0.6 if is_brief else 0.85, tick, text)

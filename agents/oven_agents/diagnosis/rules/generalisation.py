@@ -117,11 +117,14 @@ def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
         return evidence("diverged", 0.6, text=text)
     if classes_at_chance(fall.best) == 2:  # other losses may be near those of more classes by chance
         text = (
-            f"the model learns its training data, but nothing that holds on held-out data: {fall.curve.name} was never "
-            f"more than 2% below {math.log(2):.3f} (guessing between two classes; best {fall.curve.show(fall.best)} at "
-            f"step {record.step_at(fall.best_tick):,}), and is {fall.curve.show(fall.curve.values[-1])} at the end"
+            f"the training loss {movement}, but on held-out data the model was never much better than guessing between "
+            f"two classes, which gives {math.log(2):.3f}: the best {fall.curve.name} was {fall.curve.show(fall.best)} "
+            f"at step {record.step_at(fall.best_tick):,}, and the last is {fall.curve.show(fall.curve.values[-1])}"
         )
-        remedy = "check the labels and the split of the held-out data"
+        remedy = (
+            "check by hand that some held-out labels are right, and that training and held-out data come from the same "
+            "source; then train again"
+        )
         return evidence("overfit", fall.weight, text=text, remedy=remedy, cost="the time to check them")
     best_step = record.step_at(fall.best_tick)
     remedy = (

@@ -74,11 +74,19 @@ def dead(record: RunRecord) -> Evidence | None:
             return None
         count = sum(value == values[-1] for value in values)
         text = f"{name} is exactly {values[-1]:g} in {count} of {len(values)} readings"
-        if not _others_move(record, name, points[start][0], losses):
+        remedy = ""
+        if has_reward:
+            remedy = "check that rewards differ within a batch, and that advantages are not all 0; then start again"
+        if _others_move(record, name, points[start][0], losses):
+            text += " while other losses of the training change, so one part of it is not learnt"
+            remedy = (
+                "check that the data have labels for this part (the line that begins with “read” names its column), "
+                "and that its weight is not 0; then start again"
+            )
+        else:
             text += ", so nothing is learnt"
-        remedy = "check that rewards differ within a batch, and that advantages are not all 0; then start again"
         return Evidence(
-            "dead", 0.95, points[start][0], text, metric=name, remedy=remedy if has_reward else "",
+            "dead", 0.95, points[start][0], text, metric=name, remedy=remedy,
             level=values[-1], bound=values[0],
         )  # fmt: skip
     return None

@@ -175,7 +175,11 @@ def reward_collapse(record: RunRecord) -> Evidence | None:
     onset, best, last = rise
     if last - best < EARLIER_FALLS * _largest_fall_before(curve, best):
         return None  # rewards drift, and this one has come back from such a fall before
-    text = f"the reward fell from {curve.show(best)} to {curve.show(last)} and did not come back"
+    fall_step = record.step_at(curve.block_ticks[onset])
+    text = (
+        f"the reward fell from {curve.show(best)} before step {fall_step:,} to {curve.show(last)} at the end, without "
+        "coming back in between"
+    )
     remedy, cost = lower_rate_from(record.steps, record.step_at(last_good_tick(curve, onset)))
     return Evidence(
         "reward_collapse", 0.6, curve.block_ticks[onset], text, remedy=remedy, cost=cost, level=-last, bound=-best

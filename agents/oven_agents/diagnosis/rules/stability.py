@@ -91,9 +91,11 @@ def diverged(record: RunRecord) -> Evidence | None:
     onset, best, last = rise
     text = f"the loss rose from {curve.show(best)} to {curve.show(last)} and did not come back"
     tick = curve.block_ticks[onset]
+    remedy, cost = lower_rate_from(record.steps, record.step_at(last_good_tick(curve, onset)))
     if improved := most_improved(record, tick):
         text += f". {show_improvement(improved, tick)}"
-    remedy, cost = lower_rate_from(record.steps, record.step_at(last_good_tick(curve, onset)))
+        since = f"step {record.step_at(tick):,}"
+        remedy = f"first check whether the loss is computed or logged in another way since {since}; if not, {remedy}"
     return Evidence(
         "diverged", 0.85, tick, text, remedy=remedy, cost=cost, level=curve.sign * last, bound=curve.sign * best
     )

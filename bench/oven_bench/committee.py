@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import click
-from nats.aio.msg import Msg
 
 from oven_bench.study import Report, Study
+from oven_core.bus import Msg
 from oven_core.bus.connection import Bus
 from oven_core.protocol import names
 from oven_core.protocol.committee_requests import ScoreReply, ScoreRequest

@@ -16,8 +16,7 @@ import time
 from collections import Counter, deque
 from pathlib import Path
 
-from nats.aio.msg import Msg
-
+from oven_core.bus import Msg
 from oven_core.bus.connection import Bus
 from oven_core.cpu_affinity import yield_cpu_to_training
 from oven_core.errors import ProcessError

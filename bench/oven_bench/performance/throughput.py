@@ -29,11 +29,11 @@ from pathlib import Path
 
 import click
 import psutil
-from nats.aio.msg import Msg
 
 from oven_bench.intervals import percentile
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, swarm
 from oven_bench.study import Report, Study
+from oven_core.bus import Msg
 from oven_core.errors import ConfigError, ProcessError
 from oven_core.protocol import names
 

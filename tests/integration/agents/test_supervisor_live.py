@@ -109,6 +109,9 @@ async def test_a_hanging_dead_or_obedient_model_does_not_affect_others(
                 await until(lambda: endpoint.requests)
             else:
                 await run.answered()
+                assert run.supervisor is not None
+                slot = run.supervisor.slot
+                await until(lambda: slot.ready.is_set() or slot.is_free)  # the file is written before
             await run.ticks(TICKS)
             events = await run.end()
     assert not own(events) and failure in notices(events), notices(events)

@@ -125,8 +125,8 @@ def _held_out_worse(alarm: Alarm, record: RunRecord) -> Evidence | None:
     if improved := better or most_improved(record, best_tick):
         text += f". {show_improvement(improved, best_tick)}"
     remedy = (
-        f"if the run has ended, use the checkpoint of step {best_step:,}; if it continues, wait for as many "
-        "evaluations again before you go back"
+        f"if the run has ended, use the checkpoint of step {best_step:,}; if it continues, go back to it "
+        "only if the next three evaluations are worse, too"
     )
     if stays_worse:
         otherwise = f"if {better.name} is what matters, no action needed; otherwise " if better else ""

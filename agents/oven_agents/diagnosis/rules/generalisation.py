@@ -122,8 +122,8 @@ def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
             f"at step {record.step_at(fall.best_tick):,}, and the last is {fall.curve.show(fall.curve.values[-1])}"
         )
         remedy = (
-            "check by hand that some held-out labels are right, and that training and held-out data come from the same "
-            "source; then train again"
+            "check a sample of the held-out labels by hand, and that training and held-out data come from the same "
+            "source; if both are right, add data or regularise, and train again"
         )
         return evidence("overfit", fall.weight, text=text, remedy=remedy, cost="the time to check them")
     best_step = record.step_at(fall.best_tick)

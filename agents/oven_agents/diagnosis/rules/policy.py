@@ -73,7 +73,10 @@ def truncated(record: RunRecord) -> Evidence | None:
     if level < MIN_CLIPPED:
         return None
     onset = next(tick for tick, value in points if value >= MIN_CLIPPED)
-    text = f"{level:.0%} of the completions are cut off at the token limit, so they are incomplete ({name})"
+    text = (
+        f"{level:.0%} of the completions (median in the second half of the run) are cut off at the token limit, so "
+        f"they are incomplete ({name})"
+    )
     return Evidence(
         "truncated", 0.9 if level >= CERTAIN_CLIPPED else 0.7, onset, text, metric=name, level=level, bound=MIN_CLIPPED
     )

@@ -29,9 +29,11 @@ LOG_BEFORE_CLIPPING: Final = (
     "no action needed if the run learns well; otherwise log the norm before clipping, and raise the clip to its median"
 )
 SEVERAL_RUNS: Final = (
-    "the file probably has several runs, because the steps start again from the beginning: split it and review each, "
-    "because the other findings mix them"
+    "the file probably has several runs, because the steps start again from the beginning: split it there and review "
+    "each part, because the checks treat all of it as one run"
 )
+MAX_ROWS: Final = 8
+"""Maximum number of restarts whose rows are listed."""
 RESTART_NOTE: Final = 0.3
 """Weight of the evidence that a log has several parts, which may be intended."""
 
@@ -117,9 +119,12 @@ def several_parts(record: RunRecord) -> Evidence | None:
     if record.start_count < 2 or not backs:
         return None  # a run of this project may continue where it stopped
     back = backs[0]
+    rows = ", ".join(f"{record.ticks[index]:,}" for index in backs[:MAX_ROWS]) + (
+        ", …" if len(backs) > MAX_ROWS else ""
+    )
     times = "" if len(backs) == 1 else f" {len(backs)} times, first"
     before, after = record.steps[back - 1], record.steps[back]
-    text = f"the steps restart{times} from {before:,} to {after:,} (row {record.ticks[back]:,})"
+    text = f"the steps restart{times} from {before:,} to {after:,} ({'row' if len(backs) == 1 else 'at rows'} {rows})"
     from_start = any(record.steps[index] <= record.steps[0] for index in backs)
     remedy = SEVERAL_RUNS if from_start else ""
     return Evidence("steps_out_of_order", RESTART_NOTE, record.ticks[back], text, remedy=remedy)

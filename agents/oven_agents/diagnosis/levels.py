@@ -182,11 +182,14 @@ def _collapse(record: RunRecord) -> Evidence | None:
     onset = next(index for index in range(len(values), 0, -1) if values[index - 1] >= best / 2)
     tick = points[min(onset, len(points) - 1)][0]
     last = values[-COLLAPSED_TICKS:]
-    text = f"the reward fell from its best level, {best:.2f}, to {median(last):.2f} in its last {len(last)} readings"
+    text = (
+        f"the reward fell from its best level, {best:.2f}, and the median of its last {len(last)} readings is "
+        f"{median(last):.2f}"
+    )
     if collapse_kind(record, tick) == "reward_collapse":
         is_brief = end == math.inf and len(values) - onset < CERTAIN_SHARE * len(values)  # nobody intervened
         return Evidence("reward_collapse", 0.6 if is_brief else 0.85, tick, text)
-    return Evidence("lr_too_high", 0.8, points[0][0], f"{text} after {_steps_until(record, tick)} steps at this rate")
+    return Evidence("lr_too_high", 0.8, points[0][0], f"after {_steps_until(record, tick)} steps at this rate, {text}")
 
 
 def collapse_kind(record: RunRecord, tick: int) -> str:

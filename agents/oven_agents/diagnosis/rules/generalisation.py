@@ -117,9 +117,9 @@ def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
         return evidence("diverged", 0.6, text=text)
     if classes_at_chance(fall.best) == 2:  # other losses may be near those of more classes by chance
         text = (
-            f"the training loss {movement}, but on held-out data the model was never much better than guessing between "
-            f"two classes, which gives {math.log(2):.3f}: the best {fall.curve.name} was {fall.curve.show(fall.best)} "
-            f"at step {record.step_at(fall.best_tick):,}, and the last is {fall.curve.show(fall.curve.values[-1])}"
+            f"{fall.curve.name} was never more than 2% below {math.log(2):.3f}, which is guessing between two classes "
+            f"(best {fall.curve.show(fall.best)} at step {record.step_at(fall.best_tick):,}), and has risen since then "
+            f"to {fall.curve.show(fall.curve.values[-1])}, while the training loss {movement}"
         )
         remedy = (
             "check a sample of the held-out labels by hand, and that training and held-out data come from the same "

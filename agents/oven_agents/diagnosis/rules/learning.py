@@ -151,7 +151,9 @@ def stuck(record: RunRecord) -> Evidence | None:
         )
     remedy = ""
     if start > HUGE_LOSS:
-        remedy = "check the scale of inputs and targets, and the loss function, because such a loss is far too large"
+        remedy = (
+            "such a loss is far too large: scale inputs and targets to about 1, and average the loss rather than sum it"
+        )
     return Evidence(
         "stuck", 0.9 if classes else 0.7, curve.ticks[0], text, remedy=remedy, level=end, bound=start - min_gain
     )

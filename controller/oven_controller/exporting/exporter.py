@@ -70,7 +70,16 @@ class _Exporter:
             self._state = saved
         self._save()  # the stack waits for this file when it restarts the exporter
         stop_task = asyncio.create_task(stop.wait(), name="stop")
-        await self._open(stop_task)
+        try:
+            await self._open(stop_task)
+            await self._export(stop_task)
+        finally:
+            await end(stop_task)
+        await asyncio.to_thread(self._target.close, self._has_ended)
+        return self._written_count
+
+    async def _export(self, stop_task: asyncio.Task[bool]) -> None:
+        """Follow the log and write its rows until both are done, or until this process has to end."""
         follow_task = asyncio.create_task(self._follow(), name="follow")
         write_task = asyncio.create_task(self._write_rows(follow_task), name="write")
         try:
@@ -82,9 +91,7 @@ class _Exporter:
             if follow_task.done() and not follow_task.cancelled():
                 follow_task.result()
         finally:
-            await end(follow_task, write_task, stop_task)
-        await asyncio.to_thread(self._target.close, self._has_ended)
-        return self._written_count
+            await end(follow_task, write_task)
 
     async def _open(self, stop_task: asyncio.Task[bool]) -> None:
         """Ask the target for its position. Raises ProcessError if this process has to end before the target answers."""

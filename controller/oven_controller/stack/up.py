@@ -213,7 +213,8 @@ class _Stack:
                 self._record_pid("nats-server", self.server.child.pid)
                 processes.supervise_server(self.server)
             try:
-                relaunches = LearnerRelaunch(self.folder.path, self._resume_command(), self.out)
+                resume_command = self.folder.resume_command(shlex.join(self.request.command))
+                relaunches = LearnerRelaunch(self.folder.path, resume_command, self.out)
                 await self._start_processes(processes, bus, plan)
                 await self._wait_for_learner(processes.learner)
                 while not self.stop.is_set() and (checkpoint := relaunches.next_checkpoint()) is not None:
@@ -306,11 +307,6 @@ class _Stack:
     def _release_learner(self, learner: Child) -> None:
         learner.release()
         self.out(f"starting the learner; its output goes to {short_path(learner.log)}")
-
-    def _resume_command(self) -> str:
-        if self.request.command:
-            return f"oven-controller run --resume --run {self.folder.run} -- {shlex.join(self.request.command)}"
-        return f"oven-controller up --resume --run {self.folder.run}"
 
     def _make_pools(self) -> list[Pool]:
         return make_pools(agent_specs(self.settings), agents_per_process(self.settings))
@@ -430,7 +426,7 @@ class _Stack:
             return ["nothing was logged"]
         exit_lines = [f"the script failed ({describe_exit(self.script_code)})"] if self.script_code else []
         if self.request.command and self.printer.view.started is None:
-            return [*exit_lines, UNWATCHED["".join(self.request.hooks[:1])]]
+            return [*exit_lines, UNWATCHED[next(iter(self.request.hooks), "")]]
         log = self.folder.export if self.folder.export.exists() else self.folder.server.folder
         gap_report = [self.log_keeper.gap_report] if self.log_keeper.gap_report else []
         log_line = f"log {short_path(log)}; check it with `oven-controller replay {self.folder.run}`"

@@ -18,7 +18,7 @@ class Announcements:
 
     def __init__(self, actuators: Actuators, ranks: Ranks) -> None:
         self._actuators, self._ranks = actuators, ranks
-        self._requested: dict[str, None] = {}
+        self.requested: dict[str, None] = {}
         """Names that rank 0 has not yet sent to the other ranks, in order."""
 
     def request(self, name: str) -> None:
@@ -26,11 +26,11 @@ class Announcements:
         if name not in self._actuators:
             raise UnknownNameError("actuator", name, self._actuators)
         if self._ranks.leader:
-            self._requested[name] = None
+            self.requested[name] = None
 
     def take_requests(self) -> tuple[str, ...]:
         """Return and clear the requests of rank 0, to be sent to all ranks."""
-        names, self._requested = tuple(self._requested), {}
+        names, self.requested = tuple(self.requested), {}
         return names
 
     def publish(self, names: Sequence[str], send: Callable[[ActuatorSpec], object]) -> None:

@@ -49,9 +49,11 @@ class Commands:
         """`publish(result, actuator, *, command)` sends a receipt. Only the `leader`, rank 0, probes judges."""
         self.seen_ids: set[str] = set()
         """Ids of commands that need no further execution. Copies of them are ignored."""
+        self.probes: dict[str, tuple[OperatorCommand, Future[str]]] = {}
+        """Member → running probe, on rank 0."""
+        self.probed_commands: list[ProbedCommand] = []
+        """Checked commands that rank 0 has not yet sent to the other ranks."""
         self._run, self._actuators, self._publish, self._leader = run, actuators, publish, leader
-        self._probes: dict[str, tuple[OperatorCommand, Future[str]]] = {}  # member → running probe
-        self._probed_commands: list[ProbedCommand] = []
         self._answers: list[tuple[OperatorCommand, ChangeResult]] = []
 
     def ignore(self, ids: Iterable[str]) -> None:
@@ -67,7 +69,7 @@ class Commands:
             if self._leader:
                 refusal = self._start_probe(command)
                 if refusal or command.action == "remove":
-                    self._probed_commands.append(ProbedCommand(command, refusal))
+                    self.probed_commands.append(ProbedCommand(command, refusal))
         elif command.action in DIRECT_COMMANDS:
             result = _execute_directly(self._run, command)
             is_local = command.id.startswith(LOCAL_PREFIX)
@@ -77,11 +79,11 @@ class Commands:
 
     def take_finished_probes(self) -> tuple[ProbedCommand, ...]:
         """Return and remove the commands whose probe has finished. Rank 0 only."""
-        for member, (command, probe) in [*self._probes.items()]:
+        for member, (command, probe) in [*self.probes.items()]:
             if probe.done():
-                del self._probes[member]
-                self._probed_commands.append(ProbedCommand(command, _refusal(probe)))
-        probed_commands, self._probed_commands = tuple(self._probed_commands), []
+                del self.probes[member]
+                self.probed_commands.append(ProbedCommand(command, _refusal(probe)))
+        probed_commands, self.probed_commands = tuple(self.probed_commands), []
         return probed_commands
 
     def apply_judge_commands(self, probed_commands: Iterable[ProbedCommand]) -> list[str]:
@@ -112,12 +114,12 @@ class Commands:
     def end(self, late_orders: Iterable[object]) -> None:
         """Answer the commands that are still open when the run ends. `late_orders` arrived too late to be executed."""
         self.answer()
-        for command, _ in self._probes.values():
+        for command, _ in self.probes.values():
             self._answer(command, EXPIRED)
-        for probed in self._probed_commands:
+        for probed in self.probed_commands:
             self._answer(probed.command, EXPIRED)
-        self._probes.clear()
-        self._probed_commands.clear()
+        self.probes.clear()
+        self.probed_commands.clear()
         for order in late_orders:
             if isinstance(order, OperatorCommand) and order.id not in self.seen_ids and order.action in LEARNER_ACTIONS:
                 self._answer(order, EXPIRED)
@@ -138,16 +140,16 @@ class Commands:
         if command.action == "add" and member in membership:
             return f"{member} is already a member; swap its model, or choose another name"
         # A "remove" while a new member's model is still being probed cancels the addition of the member.
-        if command.action == "remove" and member in self._probes and member not in membership:
-            addition, probe = self._probes.pop(member)
+        if command.action == "remove" and member in self.probes and member not in membership:
+            addition, probe = self.probes.pop(member)
             probe.cancel()
-            self._probed_commands.append(ProbedCommand(addition, "it was removed before its probe finished"))
+            self.probed_commands.append(ProbedCommand(addition, "it was removed before its probe finished"))
         if command.action != "add" and member not in membership:
             members = [member_of(name) for name in self._actuators]
             current_members = [name for name in members if name and name in membership]
             return str(UnknownNameError("committee member", member, current_members))
-        if member in self._probes:
-            probed_judge = self._probes[member][0].judge
+        if member in self.probes:
+            probed_judge = self.probes[member][0].judge
             model = probed_judge.identity if probed_judge is not None else "another model"
             return f"{model} is currently being probed for {member}; try again when the probe has finished"
         if command.action == "remove":
@@ -155,7 +157,7 @@ class Commands:
         if judge is None:
             return "the command does not name a model"
         try:
-            self._probes[member] = (command, membership.probe(member, judge, is_new=command.action == "add"))
+            self.probes[member] = (command, membership.probe(member, judge, is_new=command.action == "add"))
         except Exception as error:
             return reason(error)
         return ""

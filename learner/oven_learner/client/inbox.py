@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from oven_core.protocol.messages import Decision, StepClosed
+from oven_core.protocol.messages import Decision, LogMessage, StepClosed
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.client.commands import DIRECT_COMMANDS, LOCAL_PREFIX, ProbedCommand
 from oven_learner.link.link_interface import Link
@@ -80,6 +80,8 @@ class Inbox:
         ranks stop together. If reading the link fails on rank 0, the other ranks still receive a result for this step.
         In lockstep, rank 0 waits for `tick` to close, unless a direct command is waiting that is not in `answered_ids`.
         """
+        if self._ranks.count == 1:
+            return self._read_orders(tick, answered_ids)
         wants_stop = bool(self._local_commands) and not self._ranks.leader
         read_orders = partial(self._read_orders, tick, answered_ids)
         return self._ranks.broadcast_if_any(read_orders, wants_stop=wants_stop)
@@ -94,7 +96,11 @@ class Inbox:
             self._ranks.stop_requester = None
             self.request("stop", f"rank {requester} requested a stop")
         self._listen(tick, answered_ids)
-        own_requests = self._take_own_requests()
+        try:
+            own_requests = self._take_own_requests()
+        except Exception:
+            log.exception("receiving decisions failed; training continues")
+            return None
         if own_requests is None and not self._received and not self._local_commands:
             return None
         # A signal handler may append to the list at any time, so the list is replaced, not copied and cleared.
@@ -105,7 +111,8 @@ class Inbox:
     def _listen(self, tick: int | None, answered_ids: Container[str]) -> None:
         """Read the link, and in lockstep wait for `tick` to close. After a failure, keep the arrived orders."""
         try:
-            self._drain()
+            while (body := self._link.receive()) is not None:
+                self._accept(body)
             if self._lockstep and tick is not None:
                 self._wait_for_close(tick, answered_ids)
         except Exception:
@@ -115,7 +122,8 @@ class Inbox:
         deadline = time.monotonic() + self._timeout_s
         while self._closed_tick < tick and time.monotonic() < deadline and not self._must_answer(answered_ids):
             time.sleep(POLL_INTERVAL_S)
-            self._drain()
+            while (body := self._link.receive()) is not None:
+                self._accept(body)
         if self._closed_tick >= tick:
             self._timeout_s = LOCKSTEP_TIMEOUT_S
         elif not self._must_answer(answered_ids):
@@ -130,9 +138,8 @@ class Inbox:
             for order in (*self._local_commands, *self._received)
         )
 
-    def _drain(self) -> None:
-        while (body := self._link.receive()) is not None:
-            if isinstance(body, StepClosed):
-                self._closed_tick = max(self._closed_tick, body.tick)
-            elif isinstance(body, Decision | OperatorCommand):
-                self._received.append(body)
+    def _accept(self, body: LogMessage) -> None:
+        if isinstance(body, StepClosed):
+            self._closed_tick = max(self._closed_tick, body.tick)
+        elif isinstance(body, Decision | OperatorCommand):
+            self._received.append(body)

@@ -77,10 +77,8 @@ class Tap:
             try:
                 for values, step in read(*args, **kwargs):
                     numbers = dict(values)  # a copy, because the script may reuse its mapping and its tensors
-                    for value in numbers.values():
-                        if type(value) is not float and type(value) is not int:
-                            numbers = numbers_in(numbers)
-                            break
+                    if not PLAIN.issuperset(map(type, numbers.values())):
+                        numbers = numbers_in(numbers)
                     if len(calls) >= MAX_WAITING:
                         self._dropped_count += 1
                     elif numbers:

@@ -100,7 +100,7 @@ class _Exporter:
         try:
             await asyncio.wait({open_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
             if not open_task.done():
-                raise ProcessError(f"stopped before {self._target.destination} answered; nothing was exported")
+                raise ProcessError(f"{self._target.destination} did not answer before the export was stopped")
             self._state.seq = open_task.result()
         finally:
             await end(open_task)

@@ -13,6 +13,20 @@ from tests.integration.conftest import WAIT_S, Stack, family
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ([], "the script did not connect"),
+        (["--tap"], "nothing was observed, because the script called no logger that --tap knows"),
+        (["--auto-attach"], "nothing was attached, because the script used no trainer that --auto-attach knows"),
+    ],
+)
+def test_a_script_that_is_not_watched_is_told_why_in_one_line(stack: Stack, flags: list[str], reason: str) -> None:
+    code, output = stack.command("run", *flags, "--", sys.executable, "-c", "print('trained')")
+    assert code == 0 and "trained" in output and reason in output.splitlines()[-1], output
+    assert "left: asked to stop" not in output
+
+
 def test_a_run_from_start_to_end(stack: Stack) -> None:
     code, output = stack.command("up", "--headless", "--recipe", "toy", "--run", "one", "--steps", "12", "--seed", "1")
     assert code == 0, output

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +22,7 @@ from oven_controller.exporting.exporter import run_exporter
 from oven_controller.exporting.exporter_process import locked_target
 from oven_controller.exporting.target import TARGETS, Target
 from oven_controller.exporting.to_wandb import read_records
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, ProcessError
 from oven_runs.access.local_run import LocalRun
 from oven_runs.access.log_sources import exported_events
 from oven_runs.home.run_folder import Home, RunFolder
@@ -180,6 +182,26 @@ def test_an_export_starts_again_if_its_files_were_removed(run: RunFolder, name: 
         path.unlink()
     export(run, name)
     assert READERS[name](run, run.path / "export" / name) == logged(run)
+
+
+def test_the_unfinished_file_of_a_killed_exporter_is_removed(run: RunFolder) -> None:
+    folder = run.path / "export" / "parquet"
+    (folder / "events").mkdir(parents=True)
+    (folder / "events" / "000000000040.parquet.123.partial").touch()
+    export(run, "parquet")
+    assert read_parquet(run, folder) == logged(run), "pyarrow reads every file in a folder"
+
+
+def test_an_export_ends_at_a_signal_while_its_target_does_not_answer(run: RunFolder) -> None:
+    def prepare(target: Target) -> None:
+        def open_during_an_outage(seq: int, mark: str) -> int:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise OSError("no route to host")
+
+        target.open = open_during_an_outage  # type: ignore[method-assign]
+
+    with pytest.raises(ProcessError, match="did not answer before the export was stopped"):
+        export(run, "parquet", prepare)
 
 
 def test_a_target_that_fails_for_a_while_gets_every_row_once(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

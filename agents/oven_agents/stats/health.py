@@ -113,7 +113,9 @@ def gradient_health(window: Window) -> Health | None:
     if len(cosines) == NEWEST_NORMS and median(cosines) < OPPOSED_COSINE:
         text = f"successive steps cancel each other (cosine {median(cosines):.2f})"
         return Health("worse", text, (GRAD_COSINE,))
-    return Health("steady", f"gradient norms are at most {largest:.3g}, usually {usual:.3g}", (GRAD_NORM,))
+    return Health(
+        "steady", f"the newest gradient norms are at most {largest:.3g}, and usual ones are {usual:.3g}", (GRAD_NORM,)
+    )
 
 
 def policy_health(window: Window) -> Health | None:

@@ -28,7 +28,6 @@ from oven_core.errors import ConfigError, NameInUseError, StoreInUseError, Unkno
 from oven_core.files import write_atomic
 from oven_core.protocol import names
 from oven_runs.home.run_info import RunInfo, Status
-from oven_runs.settings.completions import ATTACHED
 
 if TYPE_CHECKING:  # the methods that need these modules import them, because a list of runs needs none of them
     from oven_core.protocol.permissions import Role
@@ -93,6 +92,8 @@ class RunFolder:
 
     def resume_command(self, script: str = "COMMAND") -> str:
         """Return the command that continues the run. That of a user's script needs the script's own command again."""
+        from oven_runs.settings.completions import ATTACHED
+
         if self.info().recipe == ATTACHED:
             return f"oven-controller run --resume --run {self.run} -- {script}"
         return f"oven-controller up --resume --run {self.run}"

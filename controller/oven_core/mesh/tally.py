@@ -6,6 +6,7 @@ the votes or the names of the agents.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ def count_votes(
     A vote with a reputation or a confidence of 0 has no effect. The vote of an agent with a reputation below
     `rules.least_reputation` keeps its weight, but cannot veto and does not count towards the quorum. If only newcomers
     propose the change, they count as trusted agents, and a person has to approve the result."""
+    standing = functools.cache(standing)
     lines, only_newcomers = _weigh_lines(ballot, standing, excluded_agents)
     counted_lines = [line for line in lines if not line.shadow and line.agent not in excluded_agents]
     votes = [

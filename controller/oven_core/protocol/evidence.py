@@ -7,6 +7,7 @@ signals have different kinds and no metric in common.
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
@@ -95,8 +96,7 @@ def signal_of_metrics(names: Iterable[str], metrics: Sequence[MetricSpec] = ()) 
 
     `metrics` are those that the run announces. One that is held out is of that kind. A pattern such as `reward/*`
     stands for all announced metrics that match it, so that another vote that reads one of them is not independent."""
-    announced = [metric.name for metric in metrics]
-    read = tuple(name for pattern in names for name in (fnmatch.filter(announced, pattern) or [pattern]))
+    read = tuple(name for pattern in names for name in (_matching_names(pattern, metrics) or [pattern]))
     held_out = {metric.name for metric in metrics if metric.held_out}
     for name in read:
         kind = "held_out" if name in held_out else _kind_of(name)
@@ -105,5 +105,10 @@ def signal_of_metrics(names: Iterable[str], metrics: Sequence[MetricSpec] = ()) 
     return None
 
 
+def _matching_names(pattern: str, metrics: Sequence[MetricSpec]) -> list[str]:
+    return fnmatch.filter((metric.name for metric in metrics), pattern) if "*" in pattern else []
+
+
+@functools.lru_cache(maxsize=4096)
 def _kind_of(metric: str) -> EvidenceKind | None:
     return next((kind for pattern, kind in _KIND_OF if fnmatch.fnmatchcase(metric, pattern)), None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Final
@@ -60,7 +61,7 @@ def find_findings(record: RunRecord) -> list[Finding]:
     treated = {kind for kind, evidence in by_kind.items() if any(item.corrected for item in evidence)}
     if "memorising" in by_kind:  # its text says what to measure
         findings = [finding for finding in findings if finding.kind != "never_evaluated"]
-    findings = [_after_collapse(finding, findings) for finding in findings]
+    findings = [_with_column(finding, record.columns) for finding in _merge_collapse(findings)]
     remaining = (_without_consequences(finding, findings, treated) for finding in findings)
     return sorted(filter(None, remaining), key=_importance)
 
@@ -109,13 +110,25 @@ def _without_consequences(finding: Finding, findings: Sequence[Finding], treated
     return None if finding.severity == "note" else finding.model_copy(update={"severity": "note"})
 
 
-def _after_collapse(finding: Finding, findings: Sequence[Finding]) -> Finding:
-    """Return the finding. A policy that is dead after its reward collapsed gets the remedy of the collapse."""
-    collapse = next((earlier for earlier in findings if earlier.kind == "reward_collapse"), None)
-    if finding.kind != "dead" or collapse is None or collapse.onset_tick > finding.onset_tick:
+def _merge_collapse(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings. If a policy is dead after its reward collapsed, both are one finding."""
+    by_kind = {finding.kind: finding for finding in findings}
+    dead, collapse = by_kind.get("dead"), by_kind.get("reward_collapse")
+    if dead is None or collapse is None or collapse.onset_tick > dead.onset_tick:
+        return [*findings]
+    message = f"{dead.message}. Before that, {collapse.message}"
+    merged = dead.model_copy(update={"message": message, "remedy": collapse.remedy, "cost": collapse.cost})
+    return [merged if finding is dead else finding for finding in findings if finding is not collapse]
+
+
+def _with_column(finding: Finding, columns: Mapping[str, str]) -> Finding:
+    """Return the finding with a message that also names the column of its metric, if that has another name."""
+    metric, column = finding.metric, columns.get(finding.metric, finding.metric)
+    if column in finding.message:
         return finding
-    message = f"{finding.message}, after a reward collapse since step {collapse.onset_step:,}"
-    return finding.model_copy(update={"message": message, "remedy": collapse.remedy, "cost": ""})
+    name = re.compile(rf"(?<![\w/]){re.escape(metric)}(?![\w/])")
+    message = name.sub(lambda match: f"{match[0]} ({column})", finding.message, count=1)
+    return finding.model_copy(update={"message": message})
 
 
 def _strongest(evidence: Iterable[Evidence]) -> dict[str, Evidence]:

@@ -72,6 +72,8 @@ class RunRecord:
 
     run: RunStarted | None = None
     """The latest announcement of the run."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Metric → the column of another program's log from which it comes. Messages name the column."""
     run_end: RunEnded | None = None
     ticks: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)

@@ -42,6 +42,9 @@ REPEAT_S = 0.25
 """Seconds to wait before repeating the `done` status in lockstep mode, or a failed request for history."""
 MAX_REPEATS = 20
 """Maximum number of repetitions of the `done` status, so that a paused run does not fill its log."""
+MIN_INTERVAL_S = 0.008
+"""Minimum seconds between two windows, except in lockstep. Observations that arrive in between share a window, so that
+short steps do not keep a core busy. Other events, such as ballots, are handled at once."""
 HISTORY_TIMEOUT_S = 15.0
 """Seconds to keep requesting the history while no mesh replica answers."""
 HISTORY_REPLY_TIMEOUT_S = 2.0
@@ -155,11 +158,15 @@ async def host(
         prior = PriorClient(bus)
         companions = Companions(sessions, bus, run, learner_key)
         publishers = [Publisher(session, bus, run, prior, contexts) for session in sessions]
+        pace = _Pace(wake)
 
         def receive(message: InlineMessage) -> None:
             context = tracing.context_of(message.headers)
             inbox.append(Event.from_message(0, message.subject, message.data, UNKNOWN_TIME, message.headers, context))
-            wake.set()
+            if message.subject != subjects.observation or _is_lockstep(sessions):
+                wake.set()
+            else:
+                pace.wake_when_due()
 
         topics = (subjects.run, subjects.observation, subjects.receipt, subjects.ballot("*"), subjects.decision("*"))
         for subject in topics:
@@ -169,6 +176,7 @@ async def host(
         handled_disconnects = -1  # `bus.disconnects` when history was last read
         while not stop.is_set():
             wake.clear()
+            pace.begin()
             while handled_disconnects != bus.disconnects:
                 handled_disconnects = bus.disconnects
                 last_seq = await _catch_up(sessions, keyring, bus, run, last_seq, stop)
@@ -187,6 +195,33 @@ async def host(
             for session in sessions:
                 await bus.publish(subjects.agent(session.name), session.leave("asked to stop").wire())
             await bus.flush()
+
+
+class _Pace:
+    """Wakes the host for new observations, at most once per MIN_INTERVAL_S."""
+
+    def __init__(self, wake: asyncio.Event) -> None:
+        self._wake, self._loop = wake, asyncio.get_running_loop()
+        self._due_s, self._is_scheduled = 0.0, False
+
+    def begin(self) -> None:
+        """Begin an interval, because the host now handles what has arrived."""
+        self._due_s = self._loop.time() + MIN_INTERVAL_S
+
+    def wake_when_due(self) -> None:
+        """Wake the host at the end of the interval, or now if it has ended."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_at(self._due_s, self._wake_now)
+
+    def _wake_now(self) -> None:
+        self._is_scheduled = False
+        self._wake.set()
+
+
+def _is_lockstep(sessions: Sequence[Session]) -> bool:
+    run = sessions[0].run
+    return run is not None and run.lockstep
 
 
 def _absorb_inbox(

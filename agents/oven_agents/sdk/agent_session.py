@@ -40,8 +40,8 @@ from oven_core.protocol.messages import (
 
 WINDOW_LENGTH = 512
 """Maximum number of observations in a window."""
-HEARTBEAT_TICKS = 10
-"""Number of ticks between heartbeats (`done` statuses). The mesh stops waiting for an agent after `silent_ticks`."""
+HEARTBEATS = 5
+"""Number of heartbeats (`done` statuses) in `rules.silent_ticks`, after which the mesh stops waiting for an agent."""
 ALREADY_LOGGED = "already logged"
 """The reason for withholding a proposal that is on an open ballot already, or was rejected recently."""
 MAX_FAILURES = 20
@@ -87,7 +87,7 @@ class Session:
         self._cast_ticks: dict[str, int] = {}  # tick of the newest undecided vote, by actuator
         self._open_proposals: set[str] = set()  # actuators for which a proposal of this agent is undecided
         self._latest_ballot = ""  # id of the newest ballot
-        self._heartbeat_tick = -HEARTBEAT_TICKS
+        self._heartbeat_tick: int | None = None
         self._failures = 0  # number of consecutive windows on which the agent raised
         self._out_of_memory = ""  # the reason, if the agent ran out of memory and can never vote again
         self._must_announce = True
@@ -192,11 +192,14 @@ class Session:
         if self._is_idle:  # the mesh does not wait for this agent
             return messages
         is_awaited = any(self._run.lockstep or not self._has_answered(ballot) for ballot in ballots)
-        is_heartbeat_due = self._run.lockstep or tick >= self._heartbeat_tick + HEARTBEAT_TICKS
+        is_heartbeat_due = self._run.lockstep or self._is_heartbeat_due(self._run.rules.silent_ticks, tick)
         if is_awaited or (is_new_tick and is_heartbeat_due):
             messages.append(self._status("done"))
             self._heartbeat_tick = tick
         return messages
+
+    def _is_heartbeat_due(self, silent_ticks: int, tick: int) -> bool:
+        return self._heartbeat_tick is None or tick >= self._heartbeat_tick + silent_ticks / HEARTBEATS
 
     @property
     def awaited_status(self) -> AgentStatus | None:

@@ -1,6 +1,6 @@
 """`bench overhead`: what do `observe` and `poll` cost the training thread, and the whole stack a training step?
 
-One process trains a small transformer on one thread with the real client, at about 5 ms per step. Its link,
+One process trains a small transformer on one thread with the real client, by default at about 5 ms per step. Its link,
 nats-server, the mesh and the installed agents run on the same cores, as under `up`. Blocks of steps alternate (off, on,
 on, off). In an on-block the learner observes and polls at every step, so that the whole stack works; in an off-block it
 is silent. The first steps of a block are not counted, so that the effects of the other block fade.
@@ -43,7 +43,6 @@ from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.home.run_folder import Home
 
-STEP_MS = 5.0
 WARM_UP = 200
 SETTLE = 10
 """Steps at the start of a block that are not counted."""
@@ -63,9 +62,9 @@ class Arm:
     noop_us: list[float] = field(default_factory=list)
 
 
-async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str, float | bool]:
+async def _measure(pairs: int, block: int, per_process: int | None, step_ms: float) -> dict[str, float | bool]:
     """Raises ProcessError if the stack did no work, because then nothing was compared."""
-    step = await asyncio.to_thread(training_step)
+    step = await asyncio.to_thread(training_step, step_ms)
     bare = await asyncio.to_thread(_bare, step)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
@@ -103,9 +102,9 @@ async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str,
     }
 
 
-def training_step() -> Callable[[], float]:
-    """Build a step of AdamW on one transformer layer, with a random batch so large that it takes about STEP_MS. The
-    step returns the gradient norm."""
+def training_step(least_ms: float) -> Callable[[], float]:
+    """Build a step of AdamW on one transformer layer, with a random batch so large that it takes at least about
+    `least_ms`. The step returns the gradient norm."""
     import torch
 
     torch.set_num_threads(1)
@@ -123,7 +122,7 @@ def training_step() -> Callable[[], float]:
         return float(norm)
 
     batch = 1
-    while min(_seconds(partial(step, batch)) for _ in range(20)) < STEP_MS / 1e3 and batch < 512:
+    while min(_seconds(partial(step, batch)) for _ in range(20)) < least_ms / 1e3:
         batch += max(1, batch // 4)
     return partial(step, batch)
 
@@ -154,7 +153,8 @@ def _train(
             done += 1
             start, waited = time.perf_counter(), clock.waited_ns()
             norm = step()
-            observed = clock.us(partial(client.observe, done, grpo_gauges(done, norm)) if observing else nothing)
+            gauges = grpo_gauges(done, norm)  # in both arms, because a trainer has them in any case
+            observed = clock.us(partial(client.observe, done, gauges) if observing else nothing)
             polled = clock.us(client.poll if observing else nothing)
             idle = clock.us(nothing)
             spent.append(time.perf_counter() - start)
@@ -262,12 +262,13 @@ def _mean_ms(blocks: list[list[float]]) -> float:
     show_default="all, as `up` starts them",
     help="Installed agents per process.",
 )
-def bench(pairs: int, block: int, agents_per_process: int | None) -> Report:
+@click.option("--step-ms", type=click.FloatRange(min=1, max=200), default=5.0, help="Least time of a step, in ms.")
+def bench(pairs: int, block: int, agents_per_process: int | None, step_ms: float) -> Report:
     if pairs < 4 * block:
         raise ConfigError(
             f"--pairs {pairs} is below 4 × --block ({4 * block}): an interval needs at least four pairs of blocks"
         )
-    return Report(asyncio.run(_measure(pairs // block, block, agents_per_process)))
+    return Report(asyncio.run(_measure(pairs // block, block, agents_per_process, step_ms)))
 
 
 STUDY = Study("overhead", bench, "--json")

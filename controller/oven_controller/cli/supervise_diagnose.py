@@ -110,6 +110,7 @@ def _read_log(source: str, until: int | None) -> tuple[LogContext, dict[str, Any
             if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
                 break
             log.add(event)
+        log.columns = opened_log.columns
     if not log.ticks:
         limit = f" up to tick {until}" if until else ""
         raise ConfigError(

@@ -33,6 +33,11 @@ class OpenedLog(NamedTuple):
     imported: ImportedSource | None = None
     """The imported source, if the log comes from another program."""
 
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """Metric → the column of another program's log from which it comes."""
+        return self.imported.summary(())["columns"] if self.imported else {}
+
 
 @contextlib.contextmanager
 def open_log(

@@ -36,7 +36,7 @@ from oven_learner.link import spool
 from oven_learner.link.link_interface import MessageFactory, build_observation, message_id
 from oven_learner.link.outbox import BUILD_BATCH, MAX_UNBUILT, MAX_WAITING_BYTES, OVERHEAD_BYTES, OutageLog
 from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
-from oven_learner.link.poll_schedule import PollSchedule
+from oven_learner.link.poll_schedule import LAG_S, PollSchedule
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import FINAL_TIMEOUT_S, SampleConverter, SampleQueue
 from oven_learner.link.worker_messages import (
@@ -267,10 +267,13 @@ class ProcessLink:
     def _relay_messages(self, outlet: Outlet, inlet: Inlet, stderr: int) -> None:
         """Relay messages at the pace of the training's steps, and check the worker's status from time to time."""
         schedule, status_read_at = PollSchedule(self._config.poll_s), 0.0
+        pause_s = self._config.poll_s
         while True:
-            time.sleep(CLOSING_POLL_S if self._closing.is_set() else schedule.pause_s(time.monotonic()))
-            if self._pack_new_messages():
-                schedule.record_message(self._last_sent_at)
+            time.sleep(CLOSING_POLL_S if self._closing.is_set() else pause_s)
+            earlier_count = self._observation_count
+            self._pack_new_messages()
+            if count := self._observation_count - earlier_count:
+                schedule.record_steps(self._last_sent_at, count)
             self._samples.wake()
             self._send(outlet)
             if time.monotonic() >= status_read_at + STATUS_POLL_S or self._closing.is_set() or not self._ready:
@@ -279,10 +282,10 @@ class ProcessLink:
                 self._copy_log(stderr)
                 if inlet.is_exhausted:
                     return
+            pause_s = LAG_S if self._new_messages else schedule.pause_s(time.monotonic())
 
-    def _pack_new_messages(self) -> bool:
-        """Pack new messages, and return whether there were any. Pack only a few at a time, because the training thread
-        may need the interpreter."""
+    def _pack_new_messages(self) -> None:
+        """Pack new messages, only a few at a time, because the training thread may need the interpreter."""
         has_packed = False
         while self._new_messages:
             if has_packed and not self._closing.is_set() and len(self._new_messages) <= MAX_UNBUILT:
@@ -291,7 +294,6 @@ class ProcessLink:
                 self._pack(*self._new_messages[0])
                 self._new_messages.popleft()  # only now, so that `unsent` always counts it
             has_packed = True
-        return has_packed
 
     def _pack(self, factory: MessageFactory, droppable: bool) -> None:
         self._n += 1

@@ -57,6 +57,22 @@ def test_onsets_are_steps_and_not_rows_of_the_log() -> None:
     assert finding.onset_step == 1010
 
 
+def test_a_message_also_names_the_column_of_another_programs_log() -> None:
+    loss = [3 - index / 100 for index in range(100)] + [9.0] * 50
+    record = record_of_curves({"loss": loss, "eval/loss": loss})
+    record.columns = {"loss": "train/box_loss", "eval/loss": "val/box_loss"}
+    assert "the loss (train/box_loss) rose from" in kinds(record)["diverged"].message
+
+
+def test_a_policy_that_is_dead_after_its_collapse_gets_one_finding() -> None:
+    curves = ILL["same_answer"].curves(200, 0.3, random.Random(1))
+    record = record_of_curves(curves | {"loss": [0.3 + 0.01 * (n % 7) if n < 70 else 0.0 for n in range(200)]})
+    (finding,) = kinds(record).values()
+    assert finding.kind == "dead"
+    assert "nothing is learnt. Before that, the reward fell" in finding.message
+    assert "learning rate" in finding.remedy
+
+
 @pytest.mark.parametrize("kind", ["nan", "dead", "diverged"])
 def test_a_broken_run_gets_one_diagnosis(kind: str) -> None:
     """A loss that diverges or dies is neither stuck nor a healed spike, too."""

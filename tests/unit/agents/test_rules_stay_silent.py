@@ -83,7 +83,7 @@ def test_a_resumed_run_gets_a_note_only() -> None:
     record.start_count = 2
     assert advice(record) == []
     note = next(f for f in find_findings(record) if f.kind == "steps_out_of_order")
-    assert note.onset_step == 201 and "the steps restart from 250 to 201 (row 251)" in note.message
+    assert note.onset_step == 201 and "the step drops from 250 back to 201 at row 251" in note.message
 
 
 def test_a_run_that_continues_where_it_stopped_gets_no_note() -> None:

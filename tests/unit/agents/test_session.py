@@ -98,6 +98,21 @@ def test_a_decision_that_comes_twice_does_not_silence_the_agent() -> None:
     assert any(isinstance(message, Vote) for message in session.react())
 
 
+@pytest.mark.parametrize(("silent_ticks", "ticks"), [(3, [1, 2, 3]), (50, [1, 11, 21])])
+def test_an_agent_shows_often_enough_that_it_is_alive(silent_ticks: int, ticks: list[int]) -> None:
+    class Silent(Agent):
+        def vote(self, window: Window) -> None:
+            return None
+
+    run, session = started(), Session(Silent(), "me")
+    session.absorb(run.model_copy(update={"rules": run.rules.model_copy(update={"silent_ticks": silent_ticks})}))
+    heartbeats = list[int]()
+    for tick in range(1, 25):
+        session.absorb(observe(tick, reward=0.1))
+        heartbeats += [m.tick for m in session.react() if isinstance(m, AgentStatus) and m.state == "done"]
+    assert heartbeats[:3] == ticks
+
+
 def test_in_lockstep_the_last_status_can_be_repeated() -> None:
     session = Session(Eager(), "me")
     session.absorb(started().model_copy(update={"lockstep": True}))

@@ -136,7 +136,8 @@ def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
     if task is None:
         return evidence("overfit", fall.weight, text=text, remedy=remedy)
     text += f". {show_improvement(task, fall.best_tick)}"
-    remedy = f"if {task.name} is what matters, use its best checkpoint; otherwise {remedy}"
+    best_task_step = record.step_at(task.ticks[min(range(len(task.values)), key=task.values.__getitem__)])
+    remedy = f"if {task.name} is what matters, use its best checkpoint (step {best_task_step:,}); otherwise {remedy}"
     return evidence("overfit", min(fall.weight, 0.6), text=text, remedy=remedy)
 
 

@@ -79,10 +79,7 @@ def dead(record: RunRecord) -> Evidence | None:
             remedy = "check that rewards differ within a batch, and that advantages are not all 0; then start again"
         if _others_move(record, name, points[start][0], losses):
             text += " while other losses of the training change, so one part of it is not learnt"
-            remedy = (
-                "check that the data have labels for this part (the line that begins with “read” names its column), "
-                "and that its weight is not 0; then start again"
-            )
+            remedy = "check that the data have labels for this part, and that its weight is not 0; then start again"
         else:
             text += ", so nothing is learnt"
         return Evidence(

@@ -103,7 +103,7 @@ def never_evaluated(record: RunRecord) -> Evidence | None:
         return None
     remedy = ""
     if objective(record.started).name == "reward":
-        remedy = "measure the reward in evaluation episodes or on held-out prompts regularly"
+        remedy = "measure the reward in evaluation episodes or on held-out prompts, e.g. every twentieth of the run"
     return Evidence(
         "never_evaluated",
         0.2,
@@ -122,9 +122,10 @@ def several_parts(record: RunRecord) -> Evidence | None:
     rows = ", ".join(f"{record.ticks[index]:,}" for index in backs[:MAX_ROWS]) + (
         ", …" if len(backs) > MAX_ROWS else ""
     )
-    times = "" if len(backs) == 1 else f" {len(backs)} times, first"
-    before, after = record.steps[back - 1], record.steps[back]
-    text = f"the steps restart{times} from {before:,} to {after:,} ({'row' if len(backs) == 1 else 'at rows'} {rows})"
+    fall = f"from {record.steps[back - 1]:,} back to {record.steps[back]:,}"
+    text = f"the step drops {fall} at row {rows}"
+    if len(backs) > 1:
+        text = f"the step drops back {len(backs)} times (rows {rows}), first {fall}"
     from_start = any(record.steps[index] <= record.steps[0] for index in backs)
     remedy = SEVERAL_RUNS if from_start else ""
     return Evidence("steps_out_of_order", RESTART_NOTE, record.ticks[back], text, remedy=remedy)

@@ -129,9 +129,11 @@ def _held_out_worse(alarm: Alarm, record: RunRecord) -> Evidence | None:
         "only if the next three evaluations are worse, too"
     )
     if stays_worse:
-        otherwise = f"if {better.name} is what matters, no action needed; otherwise " if better else ""
-        use = f"use the checkpoint of step {best_step:,}, or restart with a learning rate lower by a factor of 3"
-        remedy = f"{otherwise}{use}"
+        remedy = f"use the checkpoint of step {best_step:,}, or restart with a learning rate lower by a factor of 3"
+        if better:
+            best_better_step = record.step_at(better.best_tick)
+            use = f"use its best checkpoint (step {best_better_step:,})"
+            remedy = f"if {better.name} is what matters, {use}; otherwise {remedy}"
     return Evidence("held_out_worse", OTHER_WEIGHT, alarm.onset, text, metric=metric, remedy=remedy)
 
 

@@ -116,7 +116,7 @@ def _merge_collapse(findings: Sequence[Finding]) -> list[Finding]:
     dead, collapse = by_kind.get("dead"), by_kind.get("reward_collapse")
     if dead is None or collapse is None or collapse.onset_tick > dead.onset_tick:
         return [*findings]
-    message = f"{dead.message}. Before that, {collapse.message}"
+    message = f"{dead.message}. That followed a collapse: {collapse.message}"
     merged = dead.model_copy(update={"message": message, "remedy": collapse.remedy, "cost": collapse.cost})
     return [merged if finding is dead else finding for finding in findings if finding is not collapse]
 
@@ -124,7 +124,7 @@ def _merge_collapse(findings: Sequence[Finding]) -> list[Finding]:
 def _with_column(finding: Finding, columns: Mapping[str, str]) -> Finding:
     """Return the finding with a message that also names the column of its metric, if that has another name."""
     metric, column = finding.metric, columns.get(finding.metric, finding.metric)
-    if column in finding.message:
+    if column.replace("_", "/") == metric.replace("_", "/"):
         return finding
     name = re.compile(rf"(?<![\w/]){re.escape(metric)}(?![\w/])")
     message = name.sub(lambda match: f"{match[0]} ({column})", finding.message, count=1)

@@ -23,7 +23,7 @@ class Kind(NamedTuple):
 NO_REMEDY: Final = "no action needed yet; watch this metric"
 _LOST_STEPS: Final = "the {steps} steps since then, because you go back"
 _LOWER_RATE: Final = "lower the learning rate by a factor of 3 to 10"
-_NOTHING: Final = "nothing but the time to look"
+NOTHING: Final = "nothing but the time to look"
 
 _SLOW: Final = ("stuck", "dead", "plateau")
 _FOLLOWS_FROM_STUCK: Final = ("plateau", "zero_advantage_groups", "overfit", "held_out_worse")
@@ -54,7 +54,7 @@ KINDS: Final = {
         "weigh calibration more in the reward, and teach confidences that match the share of right answers",
         "calibration_drift",
     ),
-    "zero_rate": Kind("set a learning rate above 0, or check the scheduler", explains=("dead", "stuck"), cost=_NOTHING),
+    "zero_rate": Kind("set a learning rate above 0, or check the scheduler", explains=("dead", "stuck"), cost=NOTHING),
     # States of a run.
     "dead": Kind(
         "check that labels are found and not all masked, that the trained parameters get gradients, and that mixed "
@@ -88,12 +88,12 @@ KINDS: Final = {
         cost=_LOST_STEPS,
     ),
     "spike_recovered": Kind(
-        "no action needed; if spikes recur, skip the batches around them", "loss_spike", cost=_NOTHING
+        "no action needed; if spikes recur, skip the batches around them", "loss_spike", cost=NOTHING
     ),
     "held_out_worse": Kind(
         "no action needed unless it stays worse; then use the checkpoint with the best value",
         "heldout_loss_rises",
-        cost=_NOTHING,
+        cost=NOTHING,
     ),
     "overfit": Kind(
         "use the checkpoint with the best held-out value; to improve on it, add training data, or regularise (dropout, "
@@ -104,7 +104,7 @@ KINDS: Final = {
     ),
     "memorising": Kind(
         "train for fewer epochs, or add training data; no action needed while held-out metrics improve",
-        cost=_NOTHING,
+        cost=NOTHING,
     ),
     "reward_hacked": Kind(
         "read some completions to see what earns the reward; then change the reward, or raise the weight of the KL "
@@ -147,12 +147,12 @@ KINDS: Final = {
         "compare before and after this step: other jobs and the clock of the GPU (nvidia-smi), the time spent waiting "
         "for data, the length of inputs, and the unused memory",
         "slow_steps",
-        cost=_NOTHING,
+        cost=NOTHING,
     ),
     "memory_grows": Kind(
         "look for values that are kept at each step, such as losses with their graphs (use .item() or .detach()), "
         "lists of outputs, or caches without a limit",
-        cost=_NOTHING,
+        cost=NOTHING,
     ),
     # How the run was set up and logged.
     "missing_warm_up": Kind(
@@ -161,20 +161,20 @@ KINDS: Final = {
     ),
     "schedule_ended": Kind(
         "stretch the schedule over the planned number of steps, or stop when the rate is 0",
-        cost=_NOTHING,
+        cost=NOTHING,
     ),
     "always_clipped": Kind(
         "no action needed if the run learns well; otherwise raise the clip to the usual norm, and with SGD lower the "
         "learning rate by the same factor",
     ),
     "never_evaluated": Kind(
-        "measure the loss on held-out data, e.g. once per epoch",
+        "measure the loss on held-out data, e.g. 20 times in the run",
         cost="the time of the evaluations",
     ),
     "steps_out_of_order": Kind(
         "if these are separate runs, split the file and review each, because the other findings mix them; if one run "
         "was resumed, ignore this",
-        cost=_NOTHING,
+        cost=NOTHING,
     ),
 }
 """Kinds of findings with fixed remedies. Other kinds are symptoms of the knowledge graph."""

@@ -69,7 +69,7 @@ def test_a_policy_that_is_dead_after_its_collapse_gets_one_finding() -> None:
     record = record_of_curves(curves | {"loss": [0.3 + 0.01 * (n % 7) if n < 70 else 0.0 for n in range(200)]})
     (finding,) = kinds(record).values()
     assert finding.kind == "dead"
-    assert "nothing is learnt. Before that, the reward fell" in finding.message
+    assert "nothing is learnt. That followed a collapse: the reward fell" in finding.message
     assert "learning rate" in finding.remedy
 
 

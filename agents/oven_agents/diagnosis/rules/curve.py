@@ -88,6 +88,11 @@ class Curve:
     def last(self) -> float:
         return self.levels[-1]
 
+    @property
+    def best_tick(self) -> int:
+        """Tick of the first best reading."""
+        return self.ticks[min(range(len(self.values)), key=self.values.__getitem__)]
+
     def split(self, tick: int) -> tuple[Sequence[float], Sequence[float]]:
         """Return the readings until the tick, inclusive, and those after it."""
         end = bisect_right(self.ticks, tick)

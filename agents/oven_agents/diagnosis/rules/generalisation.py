@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, stdev
 from typing import Final
@@ -83,7 +83,17 @@ def overfit(record: RunRecord) -> Evidence | None:
     if objective(record.started).name == "reward":
         return None
     curves = [curve for curve in held_out_curves(record) if curve.sign > 0]
-    return _strongest(_judge_losses(record, fall) for fall in _falls(curves))
+    falls = list(_falls(curves))
+    evidence = _strongest(_judge_losses(record, fall) for fall in falls)
+    others = [curve.name for curve in curves if "loss" in curve.name and evidence and curve.name != evidence.metric]
+    if evidence is None or not others:
+        return evidence
+    risen_count = sum(fall.curve.name in others for fall in falls)
+    names = others[0] if len(others) == 1 else f"{risen_count} of the {len(others)} other held-out losses"
+    if risen_count in (0, len(others)) and len(others) > 1:
+        names = f"{'all' if risen_count else 'none of the'} {len(others)} other held-out losses"
+    verb = "did not rise" if len(others) == 1 and not risen_count else "rose"
+    return replace(evidence, text=f"{evidence.text}. In the same way, {names} {verb}")
 
 
 def reward_hacked(record: RunRecord) -> Evidence | None:
@@ -118,12 +128,14 @@ def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
     if classes_at_chance(fall.best) == 2:  # other losses may be near those of more classes by chance
         text = (
             f"{fall.curve.name} was never more than 2% below {math.log(2):.3f}, which is guessing between two classes "
-            f"(best {fall.curve.show(fall.best)} at step {record.step_at(fall.best_tick):,}), and has risen since then "
-            f"to {fall.curve.show(fall.curve.values[-1])}, while the training loss {movement}"
+            f"(best {fall.curve.show(fall.best)} at step {record.step_at(fall.best_tick):,}), and from step "
+            f"{record.step_at(fall.onset):,} on it rose to {fall.curve.show(fall.curve.values[-1])}, while the "
+            f"training loss {movement}"
         )
         remedy = (
-            "check a sample of the held-out labels by hand, and that training and held-out data come from the same "
-            "source; if both are right, add data or regularise, and train again"
+            "no checkpoint is clearly better than guessing: check a sample of the held-out labels by hand, and that "
+            "training and held-out data come from the same source; if both are right, add data or regularise, and "
+            "train again"
         )
         return evidence("overfit", fall.weight, text=text, remedy=remedy, cost="the time to check them")
     best_step = record.step_at(fall.best_tick)
@@ -136,7 +148,7 @@ def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
     if task is None:
         return evidence("overfit", fall.weight, text=text, remedy=remedy)
     text += f". {show_improvement(task, fall.best_tick)}"
-    best_task_step = record.step_at(task.ticks[min(range(len(task.values)), key=task.values.__getitem__)])
+    best_task_step = record.step_at(task.best_tick)
     remedy = f"if {task.name} is what matters, use its best checkpoint (step {best_task_step:,}); otherwise {remedy}"
     return evidence("overfit", min(fall.weight, 0.6), text=text, remedy=remedy)
 

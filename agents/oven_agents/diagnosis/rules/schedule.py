@@ -29,11 +29,11 @@ LOG_BEFORE_CLIPPING: Final = (
     "no action needed if the run learns well; otherwise log the norm before clipping, and raise the clip to its median"
 )
 SEVERAL_RUNS: Final = (
-    "the file probably has several runs, because the steps start again from the beginning: split it there and review "
-    "each part, because the checks treat all of it as one run"
+    "split the file where the steps start again from the beginning, and review each part, because the checks treat all "
+    "of it as one run; where they go back only a little, the run was resumed: ignore this there"
 )
-MAX_ROWS: Final = 8
-"""Maximum number of restarts whose rows are listed."""
+MAX_ROWS: Final = 4
+"""Maximum number of restarts that are listed."""
 RESTART_NOTE: Final = 0.3
 """Weight of the evidence that a log has several parts, which may be intended."""
 
@@ -103,7 +103,7 @@ def never_evaluated(record: RunRecord) -> Evidence | None:
         return None
     remedy = ""
     if objective(record.started).name == "reward":
-        remedy = "measure the reward in evaluation episodes or on held-out prompts, e.g. every twentieth of the run"
+        remedy = "measure the reward in evaluation episodes or on held-out prompts, e.g. 20 times in the run"
     return Evidence(
         "never_evaluated",
         0.2,
@@ -119,13 +119,12 @@ def several_parts(record: RunRecord) -> Evidence | None:
     if record.start_count < 2 or not backs:
         return None  # a run of this project may continue where it stopped
     back = backs[0]
-    rows = ", ".join(f"{record.ticks[index]:,}" for index in backs[:MAX_ROWS]) + (
-        ", …" if len(backs) > MAX_ROWS else ""
-    )
-    fall = f"from {record.steps[back - 1]:,} back to {record.steps[back]:,}"
-    text = f"the step drops {fall} at row {rows}"
-    if len(backs) > 1:
-        text = f"the step drops back {len(backs)} times (rows {rows}), first {fall}"
+    drops = [
+        f"from {record.steps[index - 1]:,} back to {record.steps[index]:,} at row {record.ticks[index]:,}"
+        for index in backs[:MAX_ROWS]
+    ]
+    times = f" {len(backs)} times:" if len(backs) > 1 else ""
+    text = f"the step drops{times} {', '.join(drops)}{', …' if len(backs) > MAX_ROWS else ''}"
     from_start = any(record.steps[index] <= record.steps[0] for index in backs)
     remedy = SEVERAL_RUNS if from_start else ""
     return Evidence("steps_out_of_order", RESTART_NOTE, record.ticks[back], text, remedy=remedy)

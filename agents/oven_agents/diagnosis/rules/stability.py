@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.kinds import lower_rate_from
+from oven_agents.diagnosis.kinds import NOTHING, lower_rate_from
 from oven_agents.diagnosis.rules.curve import Curve, most_improved, noise_of, objective_curve, show_improvement
 from oven_agents.diagnosis.rules.sequential import first_excess
 from oven_agents.diagnosis.run_record import RunRecord
@@ -65,11 +65,11 @@ def _not_finite(name: str, ticks: Sequence[int], values: Sequence[float]) -> Evi
             "no action needed with fp16, whose loss scaling skips such steps; with bf16 or fp32, or if it recurs, clip "
             "gradients or lower the learning rate"
         )
-        return evidence(0.2, ticks[bad[0]], text, remedy=remedy)
+        return evidence(0.2, ticks[bad[0]], text, remedy=remedy, cost=NOTHING)
     last_good_count = len(values) - 1 - bad[-1]
     if last_good_count >= HEALED_READINGS:
         text += f", but in none of the last {last_good_count}"
-        return evidence(0.4, ticks[bad[0]], text, remedy="no action needed, unless it recurs")
+        return evidence(0.4, ticks[bad[0]], text, remedy="no action needed, unless it recurs", cost=NOTHING)
     return evidence(0.55, ticks[bad[0]], text)
 
 
@@ -94,8 +94,10 @@ def diverged(record: RunRecord) -> Evidence | None:
     remedy, cost = lower_rate_from(record.steps, record.step_at(last_good_tick(curve, onset)))
     if improved := most_improved(record, tick):
         text += f". {show_improvement(improved, tick)}"
-        since = f"step {record.step_at(tick):,}"
-        remedy = f"first check whether the loss is computed or logged in another way since {since}; if not, {remedy}"
+        remedy = (
+            f"look for what changed at step {record.step_at(tick):,}: the data, or how the loss is computed or logged; "
+            f"while {improved.name} improves, change nothing else; if it gets worse, too, {remedy}"
+        )
     return Evidence(
         "diverged", 0.85, tick, text, remedy=remedy, cost=cost, level=curve.sign * last, bound=curve.sign * best
     )

@@ -123,13 +123,16 @@ def _held_out_worse(alarm: Alarm, record: RunRecord) -> Evidence | None:
         f"since then {low:.4g} to {high:.4g})"
     )
     if improved := better or most_improved(record, best_tick):
-        text += f". {show_improvement(improved, best_tick)}"
+        text += f". {show_improvement(improved, best_tick, record)}"
     remedy = (
         f"if the run has ended, use the checkpoint of step {best_step:,}; if it continues, go back to it "
         "only if the next three evaluations are worse, too"
     )
     if stays_worse:
-        remedy = f"use the checkpoint of step {best_step:,}, or restart with a learning rate lower by a factor of 3"
+        remedy = (
+            f"use the checkpoint of step {best_step:,}, whose {metric} is the best; if you train again, lower the "
+            "learning rate by a factor of 3"
+        )
         if better:
             best_better_step = record.step_at(better.best_tick)
             use = f"use its best checkpoint (step {best_better_step:,})"

@@ -183,8 +183,8 @@ def _collapse(record: RunRecord) -> Evidence | None:
     tick = points[min(onset, len(points) - 1)][0]
     last = values[-COLLAPSED_TICKS:]
     text = (
-        f"the reward fell from its best level, {best:.2f}, and the median of its last {len(last)} readings is "
-        f"{median(last):.2f}"
+        f"the reward fell from its best level, {best:.2f}, and has been below half of it in every reading since step "
+        f"{record.step_at(tick):,} (median of the last {len(last)}: {median(last):.2f})"
     )
     if collapse_kind(record, tick) == "reward_collapse":
         is_brief = end == math.inf and len(values) - onset < CERTAIN_SHARE * len(values)  # nobody intervened

@@ -145,10 +145,14 @@ def most_improved(record: RunRecord, tick: int, excluded: Sequence[str] = ()) ->
     return metric if gain >= MIN_IMPROVED else None
 
 
-def show_improvement(curve: Curve, tick: int) -> str:
+def show_improvement(curve: Curve, tick: int, record: RunRecord) -> str:
     """Return a sentence on the improvement of a metric since the tick."""
     before, after = curve.split(tick)
-    return f"Meanwhile {curve.name} improved ({curve.show(before[-1])} → {curve.show(after[-1])})"
+    text = f"Meanwhile {curve.name} improved from {curve.show(before[-1])} to {curve.show(after[-1])} at the end"
+    best = min(curve.values)
+    if best < after[-1]:
+        text += f" (best: {curve.show(best)} at step {record.step_at(curve.best_tick):,})"
+    return text
 
 
 def held_out_curves(record: RunRecord) -> list[Curve]:

@@ -133,7 +133,7 @@ def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
             f"training loss {movement}"
         )
         remedy = (
-            "no checkpoint is clearly better than guessing: check a sample of the held-out labels by hand, and that "
+            "no checkpoint is much better than guessing: check a sample of the held-out labels by hand, and that "
             "training and held-out data come from the same source; if both are right, add data or regularise, and "
             "train again"
         )
@@ -147,7 +147,7 @@ def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
     task = most_improved(record, fall.best_tick, PARTIAL)
     if task is None:
         return evidence("overfit", fall.weight, text=text, remedy=remedy)
-    text += f". {show_improvement(task, fall.best_tick)}"
+    text += f". {show_improvement(task, fall.best_tick, record)}"
     best_task_step = record.step_at(task.best_tick)
     remedy = f"if {task.name} is what matters, use its best checkpoint (step {best_task_step:,}); otherwise {remedy}"
     return evidence("overfit", min(fall.weight, 0.6), text=text, remedy=remedy)

@@ -149,7 +149,9 @@ def stuck(record: RunRecord) -> Evidence | None:
     remedy = ""
     if start > HUGE_LOSS:
         remedy = (
-            "such a loss is far too large: scale inputs and targets to about 1, and average the loss rather than sum it"
+            "such a loss is far too large: check that inputs and targets are about 1 in size, and that the loss is a "
+            "mean and no sum; if they are, start again with a learning rate lower by a factor of 10 and clipped "
+            "gradients"
         )
     return Evidence(
         "stuck", 0.9 if classes else 0.7, curve.ticks[0], text, remedy=remedy, level=end, bound=start - min_gain

@@ -92,15 +92,16 @@ def diverged(record: RunRecord) -> Evidence | None:
     text = f"the loss rose from {curve.show(best)} to {curve.show(last)} and did not come back"
     tick = curve.block_ticks[onset]
     remedy, cost = lower_rate_from(record.steps, record.step_at(last_good_tick(curve, onset)))
-    if improved := most_improved(record, tick):
-        text += f". {show_improvement(improved, tick)}"
-        remedy = (
-            f"look for what changed at step {record.step_at(tick):,}: the data, or how the loss is computed or logged; "
-            f"while {improved.name} improves, change nothing else; if it gets worse, too, {remedy}"
-        )
-    return Evidence(
-        "diverged", 0.85, tick, text, remedy=remedy, cost=cost, level=curve.sign * last, bound=curve.sign * best
+    evidence = partial(Evidence, "diverged", tick=tick, level=curve.sign * last, bound=curve.sign * best)
+    improved = most_improved(record, tick)
+    if improved is None:
+        return evidence(0.85, text=text, remedy=remedy, cost=cost)
+    text += f". {show_improvement(improved, tick, record)}, so the model itself may be fine"
+    remedy = (
+        f"keep the run while {improved.name} improves, and look for what changed at step {record.step_at(tick):,}: the "
+        f"data, or how the loss is computed or logged; if {improved.name} gets worse, {remedy}"
     )
+    return evidence(0.5, text=text, remedy=remedy, cost=NOTHING)
 
 
 def last_good_tick(curve: Curve, onset: int) -> int:

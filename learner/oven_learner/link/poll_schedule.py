@@ -31,12 +31,12 @@ class PollSchedule:
         self._last_sent, self._overdue_pause_s = sent_s, LAG_S
 
     def pause_s(self, now_s: float) -> float:
-        """Return the pause before the next poll, in seconds: at most two usual pauses."""
+        """Return the pause before the next poll, in seconds: at most four usual pauses."""
         if self._last_sent is None or self._step_s is None or self._step_s <= self._usual_pause_s:
             return self._usual_pause_s
         poll_in_s = self._last_sent + self._step_s + LAG_S - now_s
         if poll_in_s > 2 * self._usual_pause_s:
-            return self._usual_pause_s
+            return min(poll_in_s / 2, 4 * self._usual_pause_s)
         if poll_in_s > 0:
             return poll_in_s
         pause_s = min(self._overdue_pause_s, self._usual_pause_s)

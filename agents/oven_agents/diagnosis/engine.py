@@ -127,7 +127,7 @@ def _with_column(finding: Finding, columns: Mapping[str, str]) -> Finding:
     if column.replace("_", "/") == metric.replace("_", "/"):
         return finding
     name = re.compile(rf"(?<![\w/]){re.escape(metric)}(?![\w/])")
-    message = name.sub(lambda match: f"{match[0]} ({column})", finding.message, count=1)
+    message = name.sub(lambda match: f"{match[0]} ({clean(column)})", finding.message, count=1)
     return finding.model_copy(update={"message": message})
 
 

@@ -129,10 +129,7 @@ def _held_out_worse(alarm: Alarm, record: RunRecord) -> Evidence | None:
         "only if the next three evaluations are worse, too"
     )
     if stays_worse:
-        remedy = (
-            f"use the checkpoint of step {best_step:,}, whose {metric} is the best; if you train again, lower the "
-            "learning rate by a factor of 3"
-        )
+        remedy = f"use the checkpoint of step {best_step:,}, whose {metric} is the best"
         if better:
             best_better_step = record.step_at(better.best_tick)
             use = f"use its best checkpoint (step {best_better_step:,})"

@@ -75,7 +75,8 @@ def verdict(record: RunRecord, findings: Sequence[Finding]) -> str:
     if objective(record.started).name not in record.series:
         return "no training loss or reward found, so only some checks ran"
     if findings:
-        return f"nothing needs action; {counted(len(findings), 'remark')}"
+        condition = " if this is one run" if any(finding.kind == "steps_out_of_order" for finding in findings) else ""
+        return f"nothing needs action{condition}; {counted(len(findings), 'remark')}"
     return "nothing needs action, as far as the log shows"
 
 

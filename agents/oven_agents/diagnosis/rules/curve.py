@@ -148,11 +148,13 @@ def most_improved(record: RunRecord, tick: int, excluded: Sequence[str] = ()) ->
 def show_improvement(curve: Curve, tick: int, record: RunRecord) -> str:
     """Return a sentence on the improvement of a metric since the tick."""
     before, after = curve.split(tick)
-    text = f"Meanwhile {curve.name} improved from {curve.show(before[-1])} to {curve.show(after[-1])} at the end"
-    best = min(curve.values)
-    if best < after[-1]:
-        text += f" (best: {curve.show(best)} at step {record.step_at(curve.best_tick):,})"
-    return text
+    first, last, best = curve.show(before[-1]), curve.show(after[-1]), min(curve.values)
+    if best == after[-1]:
+        return f"Meanwhile {curve.name} improved from {first} to {last} at the end"
+    best_step = record.step_at(curve.best_tick)
+    return (
+        f"Meanwhile {curve.name} improved from {first} to {curve.show(best)} at step {best_step:,} ({last} at the end)"
+    )
 
 
 def held_out_curves(record: RunRecord) -> list[Curve]:

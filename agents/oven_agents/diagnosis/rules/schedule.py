@@ -29,8 +29,8 @@ LOG_BEFORE_CLIPPING: Final = (
     "no action needed if the run learns well; otherwise log the norm before clipping, and raise the clip to its median"
 )
 SEVERAL_RUNS: Final = (
-    "split the file where the steps start again from the beginning, and review each part, because the checks treat all "
-    "of it as one run; where they go back only a little, the run was resumed: ignore this there"
+    "the file probably has several runs: split it where the steps start again, and review each part, because the "
+    "checks treat all of it as one run"
 )
 MAX_ROWS: Final = 4
 """Maximum number of restarts that are listed."""
@@ -119,12 +119,15 @@ def several_parts(record: RunRecord) -> Evidence | None:
     if record.start_count < 2 or not backs:
         return None  # a run of this project may continue where it stopped
     back = backs[0]
+    starts = [index for index in backs if record.steps[index] <= record.steps[0]]
     drops = [
         f"from {record.steps[index - 1]:,} back to {record.steps[index]:,} at row {record.ticks[index]:,}"
+        f"{' (starts again)' if index in starts else ' (resumed)' if starts else ''}"
         for index in backs[:MAX_ROWS]
     ]
     times = f" {len(backs)} times:" if len(backs) > 1 else ""
     text = f"the step drops{times} {', '.join(drops)}{', …' if len(backs) > MAX_ROWS else ''}"
-    from_start = any(record.steps[index] <= record.steps[0] for index in backs)
-    remedy = SEVERAL_RUNS if from_start else ""
+    remedy = ""
+    if starts:
+        remedy = SEVERAL_RUNS if len(starts) == len(backs) else f"{SEVERAL_RUNS}; where it was resumed, do nothing"
     return Evidence("steps_out_of_order", RESTART_NOTE, record.ticks[back], text, remedy=remedy)

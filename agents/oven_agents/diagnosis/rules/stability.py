@@ -98,8 +98,9 @@ def diverged(record: RunRecord) -> Evidence | None:
         return evidence(0.85, text=text, remedy=remedy, cost=cost)
     text += f". {show_improvement(improved, tick, record)}, so the model itself may be fine"
     remedy = (
-        f"keep the run while {improved.name} improves, and look for what changed at step {record.step_at(tick):,}: the "
-        f"data, or how the loss is computed or logged; if {improved.name} gets worse, {remedy}"
+        f"keep the run, and use its checkpoint with the best {improved.name} (step "
+        f"{record.step_at(improved.best_tick):,}); look for what changed at step {record.step_at(tick):,}: the data, or "
+        f"how the loss is computed or logged; lower the learning rate only if {improved.name} gets worse, too"
     )
     return evidence(0.5, text=text, remedy=remedy, cost=NOTHING)
 

@@ -99,8 +99,8 @@ def diverged(record: RunRecord) -> Evidence | None:
     text += f". {show_improvement(improved, tick, record)}, so the model itself may be fine"
     remedy = (
         f"keep the run, and use its checkpoint with the best {improved.name} (step "
-        f"{record.step_at(improved.best_tick):,}); look for what changed at step {record.step_at(tick):,}: the data, or "
-        f"how the loss is computed or logged; lower the learning rate only if {improved.name} gets worse, too"
+        f"{record.step_at(improved.best_tick):,}); look for what changed at step {record.step_at(tick):,}: the data, "
+        f"or how the loss is computed or logged; lower the learning rate only if {improved.name} gets worse, too"
     )
     return evidence(0.5, text=text, remedy=remedy, cost=NOTHING)
 

@@ -54,3 +54,9 @@ def test_steps_shorter_than_the_usual_pause_share_a_look(period_s: float) -> Non
     late, count = looks([period_s * n for n in range(1, 400)])
     assert max(late) <= 2 * LEISURE_S + 1e-9
     assert count <= 400 * period_s / LEISURE_S + 10
+
+
+def test_an_irregular_step_waits_at_most_a_usual_pause() -> None:
+    gaps = [0.03 + 0.01 * (-1) ** n for n in range(200)]
+    late, _ = looks([sum(gaps[:n]) for n in range(1, 200)])
+    assert max(late[20:]) <= LEISURE_S + 1e-9

@@ -16,8 +16,8 @@ from oven_core.terminal_text import counted
 if TYPE_CHECKING:
     from oven_kg.graph.knowledge_graph import KnowledgeGraph
 
-PASSING = ("nan", "spike_recovered")
-"""Kinds that are over if they are only notes."""
+TRANSIENT = ("nan", "spike_recovered")
+"""Kinds whose notes say at which step they occurred first, because they may be over."""
 MAX_NOTES = 5
 """Maximum number of notes to print. --json prints all of them."""
 
@@ -40,8 +40,8 @@ def finding_lines(findings: Sequence[Finding], record: RunRecord) -> Iterator[st
 def describe(finding: Finding, record: RunRecord) -> Iterator[str]:
     """Yield the lines for one finding. If it was there from the start, its onset is not printed."""
     from_start = finding.onset_step == record.steps[0] or finding.kind == "steps_out_of_order"
-    is_over = finding.severity == "note" and finding.kind in PASSING
-    since = "" if from_start else f" {'first at' if is_over else 'since'} step {finding.onset_step:,}"
+    may_be_over = finding.severity == "note" and finding.kind in TRANSIENT
+    since = "" if from_start else f"{', first at' if may_be_over else ' since'} step {finding.onset_step:,}"
     confidence = "" if finding.severity == "note" else f" (confidence {finding.confidence:.2f})"
     yield f"{finding.severity}: {title_of(finding.kind)}{since}{confidence}: {finding.message}"
     yield f"  remedy: {finding.remedy}"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from types import MappingProxyType
 from typing import Final
 
 from oven_agents.diagnosis.changes import read_changes
@@ -36,9 +37,9 @@ MAX_CHARACTERS: Final = 400
 """Maximum length of a piece of evidence in a message."""
 
 
-def read_record(events: Iterable[Event]) -> RunRecord:
-    """Return the record of a log's events."""
-    record = RunRecord()
+def read_record(events: Iterable[Event], columns: Mapping[str, str] = MappingProxyType({})) -> RunRecord:
+    """Return the record of a log's events. `columns` are those of another program's log (`RunRecord.columns`)."""
+    record = RunRecord(columns=columns)
     for event in events:
         record.add(event)
     return record

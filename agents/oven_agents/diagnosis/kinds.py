@@ -168,7 +168,7 @@ KINDS: Final = {
         "learning rate by the same factor",
     ),
     "never_evaluated": Kind(
-        "measure the loss on held-out data, e.g. 20 times in the run",
+        "measure the loss on held-out data, about 20 times per run",
         cost="the time of the evaluations",
     ),
     "steps_out_of_order": Kind(
@@ -183,6 +183,7 @@ KINDS: Final = {
 TITLES: Final = {
     "held_out_worse": "held-out metric worse than its best",
     "reward_collapse": "policy collapse",
+    "spike_recovered": "passing spike",
     "never_evaluated": "no held-out metric in this log",
     "steps_out_of_order": "several runs, or a resumed one",
     "grad_norm_growth": "gradient norm grows",

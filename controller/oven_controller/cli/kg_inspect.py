@@ -89,7 +89,7 @@ def diagnose_symptoms(
 def _diagnose_run(source: str, graph: KnowledgeGraph, max_remedies: int, as_json: bool) -> int:
     """Print the run's findings, and the graph's remedies for their causes."""
     with open_log(source) as log:
-        record = read_record(log.events())
+        record = read_record(log.events(), log.columns)
     findings = find_findings(record)
     diagnosis = explain_findings(findings, record, max_remedies, graph)
     fields = {

@@ -120,8 +120,7 @@ def review(
 def _review_source(source: str, renames: dict[str, str]) -> ReviewedRun:
     """Return the run with its findings. Raises ConfigError if the source is unreadable or has no observations."""
     with open_log(source, renames) as log:
-        record = read_record(log.events())
-        record.columns = log.columns
+        record = read_record(log.events(), log.columns)
         if not record.ticks:
             raise ConfigError(f"{source} has no observations; wait for the run's first steps, or name another run")
         notes = _import_notes(log.imported.summary(())) if log.imported else ()

@@ -104,13 +104,12 @@ def diagnose_run(
 
 def _read_log(source: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
     """Return the log, and the run's settings if its folder has them. Raises ConfigError without observations."""
-    log = LogContext()
     with open_log(source) as opened_log:
+        log = LogContext(columns=opened_log.columns)
         for event in opened_log.events():
             if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
                 break
             log.add(event)
-        log.columns = opened_log.columns
     if not log.ticks:
         limit = f" up to tick {until}" if until else ""
         raise ConfigError(

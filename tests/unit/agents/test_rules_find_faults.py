@@ -9,7 +9,7 @@ import pytest
 from tests.support.simulated_curves import ILL, NO_VALUE, record_of_curves, with_optimizer
 from tests.support.simulated_gauges import ILL_GAUGES
 
-from oven_agents.diagnosis.engine import find_findings
+from oven_agents.diagnosis.engine import find_findings, verdict
 from oven_agents.diagnosis.finding import MIN_ADVICE_CONFIDENCE, Finding
 from oven_agents.diagnosis.rules import read_curves
 from oven_agents.diagnosis.run_record import RunRecord
@@ -62,6 +62,31 @@ def test_a_message_also_names_the_column_of_another_programs_log() -> None:
     record = record_of_curves({"loss": loss, "eval/loss": loss})
     record.columns = {"loss": "train/box_loss", "eval/loss": "val/box_loss"}
     assert "the loss (train/box_loss) rose from" in kinds(record)["diverged"].message
+
+
+def test_a_loss_that_rises_while_held_out_quality_improves_is_advice() -> None:
+    loss = [3 - index / 100 for index in range(100)] + [9.0] * 50
+    held_out = [NO_VALUE if index % 10 else 3 - index / 100 for index in range(150)]
+    finding = kinds(record_of_curves({"loss": loss, "eval/loss": held_out}))["diverged"]
+    assert finding.severity == "advise" and "keep the run" in finding.remedy and "(step 141)" in finding.remedy
+
+
+def test_overfitting_says_which_other_held_out_losses_rose() -> None:
+    falling = [2 - index / 100 for index in range(150)]
+    rising = [NO_VALUE if index % 10 else 1 + abs(index - 40) / 50 for index in range(150)]
+    curves = {"loss": falling, "eval/a_loss": rising, "eval/b_loss": rising, "eval/c_loss": falling}
+    message = kinds(record_of_curves(curves))["overfit"].message
+    assert "; eval/b_loss rose, too; eval/c_loss did not rise like this" in message
+
+
+def test_a_log_with_two_runs_and_a_resume_says_which_is_which() -> None:
+    record = record_of_curves({"loss": [3 - index / 100 for index in range(150)]})
+    record.steps = [*range(1, 51), *range(1, 51), *range(40, 90)]
+    record.start_count = 3
+    findings = find_findings(record)
+    note = next(finding for finding in findings if finding.kind == "steps_out_of_order")
+    assert "from 50 back to 1 at row 51 (starts again), from 50 back to 40 at row 101 (resumed)" in note.message
+    assert verdict(record, findings).startswith("nothing needs action if this is one run")
 
 
 def test_a_policy_that_is_dead_after_its_collapse_gets_one_finding() -> None:

@@ -88,10 +88,14 @@ class Curve:
     def last(self) -> float:
         return self.levels[-1]
 
+    @cached_property
+    def best_index(self) -> int:
+        """Index of the first best reading."""
+        return min(range(len(self.values)), key=self.values.__getitem__)
+
     @property
     def best_tick(self) -> int:
-        """Tick of the first best reading."""
-        return self.ticks[min(range(len(self.values)), key=self.values.__getitem__)]
+        return self.ticks[self.best_index]
 
     def split(self, tick: int) -> tuple[Sequence[float], Sequence[float]]:
         """Return the readings until the tick, inclusive, and those after it."""
@@ -148,7 +152,7 @@ def most_improved(record: RunRecord, tick: int, excluded: Sequence[str] = ()) ->
 def show_improvement(curve: Curve, tick: int, record: RunRecord) -> str:
     """Return a sentence on the improvement of a metric since the tick."""
     before, after = curve.split(tick)
-    first, last, best = curve.show(before[-1]), curve.show(after[-1]), min(curve.values)
+    first, last, best = curve.show(before[-1]), curve.show(after[-1]), curve.values[curve.best_index]
     if best == after[-1]:
         return f"Meanwhile {curve.name} improved from {first} to {last} at the end"
     best_step = record.step_at(curve.best_tick)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, stdev
 from typing import Final
@@ -38,6 +38,8 @@ NEIGHBOURS: Final = 5
 """Number of training losses that give a level."""
 MIN_REWARDS: Final = 8
 """Minimum number of rewards after the best held-out reading."""
+MAX_NAMES: Final = 2
+"""Maximum number of other held-out losses that are named."""
 ERRORS: Final = 3.0
 """Minimum rise of the reward in standard errors."""
 
@@ -47,15 +49,14 @@ class _Fall:
     """A held-out metric whose last two readings are much worse than its best one."""
 
     curve: Curve
-    best_index: int
 
     @property
     def best(self) -> float:
-        return self.curve.values[self.best_index]
+        return self.curve.values[self.curve.best_index]
 
     @property
     def best_tick(self) -> int:
-        return self.curve.ticks[self.best_index]
+        return self.curve.best_tick
 
     @property
     def lost(self) -> float:
@@ -84,16 +85,23 @@ def overfit(record: RunRecord) -> Evidence | None:
         return None
     curves = [curve for curve in held_out_curves(record) if curve.sign > 0]
     falls = list(_falls(curves))
-    evidence = _strongest(_judge_losses(record, fall) for fall in falls)
-    others = [curve.name for curve in curves if "loss" in curve.name and evidence and curve.name != evidence.metric]
-    if evidence is None or not others:
-        return evidence
-    risen_count = sum(fall.curve.name in others for fall in falls)
-    names = others[0] if len(others) == 1 else f"{risen_count} of the {len(others)} other held-out losses"
-    if risen_count in (0, len(others)) and len(others) > 1:
-        names = f"{'all' if risen_count else 'none of the'} {len(others)} other held-out losses"
-    verb = "did not rise" if len(others) == 1 and not risen_count else "rose"
-    return replace(evidence, text=f"{evidence.text}. In the same way, {names} {verb}")
+    risen = [fall.curve.name for fall in falls]
+    losses = [curve.name for curve in curves if "loss" in curve.name]
+    return _strongest(_judge_losses(record, fall, _describe_others(fall.curve.name, losses, risen)) for fall in falls)
+
+
+def _describe_others(name: str, losses: Sequence[str], risen: Collection[str]) -> str:
+    """Return clauses about the held-out losses other than `name`: which of them rose, too. They may be empty."""
+    others = [loss for loss in losses if loss != name]
+    parts = {
+        "rose, too": [loss for loss in others if loss in risen],
+        "did not rise like this": [loss for loss in others if loss not in risen],
+    }
+    return "".join(f"; {_name_losses(part)} {verb}" for verb, part in parts.items() if part)
+
+
+def _name_losses(names: Sequence[str]) -> str:
+    return " and ".join(names) if len(names) <= MAX_NAMES else f"{len(names)} other held-out losses"
 
 
 def reward_hacked(record: RunRecord) -> Evidence | None:
@@ -107,12 +115,13 @@ def _falls(curves: Iterable[Curve]) -> Iterable[_Fall]:
     for curve in curves:
         if len(curve.values) < MIN_EVALUATIONS:
             continue
-        fall = _Fall(curve, min(range(len(curve.values)), key=curve.values.__getitem__))
+        fall = _Fall(curve)
         if fall.lost >= max(MIN_LOST * abs(fall.best), NOISES * curve.noise):
             yield fall
 
 
-def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
+def _judge_losses(record: RunRecord, fall: _Fall, others: str) -> Evidence | None:
+    """Compare a rise of a held-out loss with the training loss. `others` has clauses about other held-out losses."""
     training_before, training_after = objective_curve(record).split(fall.best_tick)
     before, after = training_before[-NEIGHBOURS:], training_after[-NEIGHBOURS:]
     if not before or not after:
@@ -120,7 +129,7 @@ def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
     learnt = (fmean(before) - fmean(after)) / max(abs(fmean(before)), 1e-12)
     if abs(learnt) < MIN_LEARNT:
         return None
-    movement = f"{'fell' if learnt > 0 else 'rose'} from {fmean(before):.3g} to {fmean(after):.3g}"
+    movement = f"{'fell' if learnt > 0 else 'rose'} from {fmean(before):.3g} to {fmean(after):.3g}{others}"
     text = f"{fall.describe(record)}, while the training loss {movement}"
     evidence = partial(Evidence, tick=fall.onset, metric=fall.curve.name, level=fall.curve.values[-1], bound=fall.best)
     if learnt < 0:

@@ -150,7 +150,7 @@ def stuck(record: RunRecord) -> Evidence | None:
     if start > HUGE_LOSS:
         remedy = (
             "such a loss is far too large: check that inputs and targets are about 1 in size, and that the loss is a "
-            "mean and no sum; if they are, start again with a learning rate lower by a factor of 10 and clipped "
+            "mean and not a sum; if they are, start again with a learning rate lower by a factor of 10 and clipped "
             "gradients"
         )
     return Evidence(

@@ -103,7 +103,7 @@ def never_evaluated(record: RunRecord) -> Evidence | None:
         return None
     remedy = ""
     if objective(record.started).name == "reward":
-        remedy = "measure the reward in evaluation episodes or on held-out prompts, e.g. 20 times in the run"
+        remedy = "measure the reward in evaluation episodes or on held-out prompts, about 20 times per run"
     return Evidence(
         "never_evaluated",
         0.2,

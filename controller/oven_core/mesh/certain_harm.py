@@ -24,7 +24,7 @@ def describe_certain_harm(measurements: Measurements, tick: int, recent_ticks: i
             return f"{name} is not finite"
     rewards = sound_values(measurements.at_ticks(REWARD, -1, tick))
     earlier, newest = rewards[:-GONE_TICKS], rewards[-GONE_TICKS:]
-    if max(newest, default=0.0) > GONE_SHARE * max(earlier, default=0.0):  # no level is above the best reward
+    if max(newest, default=0.0) > GONE_SHARE * max(earlier, default=0.0):  # each level is at most the best reward
         return ""
     starts = range(0, len(earlier) - LEVEL_TICKS + 1, GONE_TICKS)
     levels = (sorted(earlier[start : start + LEVEL_TICKS])[LEVEL_TICKS // 4] for start in starts)

@@ -96,7 +96,7 @@ def signal_of_metrics(names: Iterable[str], metrics: Sequence[MetricSpec] = ()) 
 
     `metrics` are those that the run announces. One that is held out is of that kind. A pattern such as `reward/*`
     stands for all announced metrics that match it, so that another vote that reads one of them is not independent."""
-    read = tuple(name for pattern in names for name in (_matching_names(pattern, metrics) or [pattern]))
+    read = tuple(name for pattern in names for name in _matching_names(pattern, metrics))
     held_out = {metric.name for metric in metrics if metric.held_out}
     for name in read:
         kind = "held_out" if name in held_out else _kind_of(name)
@@ -106,7 +106,8 @@ def signal_of_metrics(names: Iterable[str], metrics: Sequence[MetricSpec] = ()) 
 
 
 def _matching_names(pattern: str, metrics: Sequence[MetricSpec]) -> list[str]:
-    return fnmatch.filter((metric.name for metric in metrics), pattern) if "*" in pattern else []
+    """Return the metrics that match the pattern, or the pattern itself if it is a name, or none matches."""
+    return ("*" in pattern and fnmatch.filter((metric.name for metric in metrics), pattern)) or [pattern]
 
 
 @functools.lru_cache(maxsize=4096)

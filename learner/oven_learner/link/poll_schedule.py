@@ -30,8 +30,10 @@ class PollSchedule:
         """Record the time in seconds at which the last of `count` new observations was sent."""
         if self._last_sent is not None:
             newest = (sent_s - self._last_sent) / count
-            change = newest - (self._step_s or 0.0)
-            self._step_s = newest if self._step_s is None else self._step_s + NEWEST_WEIGHT * change
+            if self._step_s is None:
+                self._step_s = self._deviation_s = newest  # a single step is not steady yet
+            change = newest - self._step_s
+            self._step_s += NEWEST_WEIGHT * change
             self._deviation_s += NEWEST_WEIGHT * (abs(change) - self._deviation_s)
         self._last_sent, self._overdue_pause_s = sent_s, LAG_S
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from accelerate.tracking import GeneralTracker
 
-from oven_learner.tap.tap import Tap
+from oven_learner.tap.tap import Arguments, Logged, Tap
 
 NAME = "oven"
 
@@ -23,7 +23,7 @@ class OvenTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not ty
         """accelerate passes the project's name, which the run does not need."""
         super().__init__()
         self._tap = Tap()
-        self._record = self._tap.wrap("accelerate", lambda *_: None, lambda values, step: [(values, step)])
+        self._record = self._tap.wrap("accelerate", _store_nothing, "values", _read)
 
     @property
     def tracker(self) -> Tap:
@@ -38,6 +38,14 @@ class OvenTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not ty
     def finish(self) -> None:
         """Publish what is left, and the end of the run."""
         self._tap.close()
+
+
+def _store_nothing(values: Mapping[str, Any], step: int | None) -> None:
+    """accelerate's other trackers store the values."""
+
+
+def _read(values: Any, arguments: Arguments) -> Logged:
+    return [(values, arguments["step"])]
 
 
 def register(tracking: Any) -> None:

@@ -1,7 +1,6 @@
 """The loggers that the tap observes: for each, the one method that gets the scalars.
 
-The logger's own method runs first and unchanged. A logger that calls another one, as verl's Tracking does, is observed
-once. The methods are those of classes, because scripts call them in many ways: `wandb.log`, `run.log`, or a trainer's
+The methods are those of classes, because scripts call them in many ways: `wandb.log`, `run.log`, or a trainer's
 callback.
 """
 
@@ -9,11 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from oven_learner.import_hook import after_import
-from oven_learner.tap.tap import Logged, Tap
+from oven_learner.tap.tap import Arguments, Logged, Reader, Tap
 
 
 class LoggingMethod(NamedTuple):
@@ -24,26 +22,22 @@ class LoggingMethod(NamedTuple):
     owner: str
     """The class."""
     method: str
-    read: Callable[..., Logged]
-    """Gets the arguments of the method, and returns what was logged."""
+    parameter: str
+    """Name of the parameter for the values."""
+    read: Reader
 
 
-def _read_data(_run: Any, data: Mapping[str, Any], step: Any = None, *_: Any, **__: Any) -> Logged:
-    return [(data, step)]
+def _read_mapping(values: Any, arguments: Arguments) -> Logged:
+    return [(values, arguments.get("step"))]
 
 
-def _read_metrics(_run: Any, metrics: Mapping[str, Any], step: Any = None, *_: Any, **__: Any) -> Logged:
-    return [(metrics, step)]
+def _read_scalar(value: Any, arguments: Arguments) -> Logged:
+    return [({_folder(arguments["self"]) + arguments["tag"]: value}, arguments.get("global_step"))]
 
 
-def _read_scalar(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *_: Any, **__: Any) -> Logged:
-    return [({_folder(writer) + tag: scalar_value}, global_step)]
-
-
-def _read_scalars(
-    writer: Any, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: Any = None, *_: Any, **__: Any
-) -> Logged:
-    return [({f"{_folder(writer)}{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}, global_step)]
+def _read_scalars(values: Any, arguments: Arguments) -> Logged:
+    prefix = f"{_folder(arguments['self'])}{arguments['main_tag']}/"
+    return [({prefix + tag: value for tag, value in values.items()}, arguments.get("global_step"))]
 
 
 HELD_OUT_FOLDERS = ("val", "valid", "validation", "eval", "evaluation", "test", "dev")
@@ -57,28 +51,30 @@ def _folder(writer: Any) -> str:
     return f"{folder}/" if folder in HELD_OUT_FOLDERS else ""
 
 
-def _read_metric(
-    _client: Any, _run_id: str, key: str, value: Any, timestamp: Any = None, step: Any = None, **_: Any
-) -> Logged:
-    return [({key: value}, step or None)]  # MLflow's default is 0
+def _read_metric(value: Any, arguments: Arguments) -> Logged:
+    return [({arguments["key"]: value}, arguments.get("step") or None)]  # MLflow's default is 0
 
 
-def _read_batch(_client: Any, run_id: str, metrics: Iterable[Any] = (), *_: Any, **__: Any) -> Logged:
+def _read_batch(metrics: Any, _: Arguments) -> Logged:
     return [({metric.key: metric.value}, metric.step or None) for metric in metrics]
 
 
+TORCH_WRITER = ("TensorBoard", "torch.utils.tensorboard.writer", "SummaryWriter")
+OTHER_WRITER = ("tensorboardX", "tensorboardX.writer", "SummaryWriter")
+MLFLOW_CLIENT = ("MLflow", "mlflow.tracking.client", "MlflowClient")
+
 METHODS = (
-    LoggingMethod("wandb", "wandb.sdk.wandb_run", "Run", "log", _read_data),
-    LoggingMethod("TensorBoard", "torch.utils.tensorboard.writer", "SummaryWriter", "add_scalar", _read_scalar),
-    LoggingMethod("TensorBoard", "torch.utils.tensorboard.writer", "SummaryWriter", "add_scalars", _read_scalars),
-    LoggingMethod("tensorboardX", "tensorboardX.writer", "SummaryWriter", "add_scalar", _read_scalar),
-    LoggingMethod("tensorboardX", "tensorboardX.writer", "SummaryWriter", "add_scalars", _read_scalars),
-    LoggingMethod("SwanLab", "swanlab.sdk.internal.run", "Run", "log", _read_data),
-    LoggingMethod("SwanLab", "swanlab.data.run.main", "SwanLabRun", "log", _read_data),
-    LoggingMethod("trackio", "trackio.run", "Run", "log", _read_metrics),
-    LoggingMethod("MLflow", "mlflow.tracking.client", "MlflowClient", "log_metric", _read_metric),
-    LoggingMethod("MLflow", "mlflow.tracking.client", "MlflowClient", "log_batch", _read_batch),
-    LoggingMethod("verl", "verl.utils.tracking", "Tracking", "log", _read_data),
+    LoggingMethod("wandb", "wandb.sdk.wandb_run", "Run", "log", "data", _read_mapping),
+    LoggingMethod(*TORCH_WRITER, "add_scalar", "scalar_value", _read_scalar),
+    LoggingMethod(*TORCH_WRITER, "add_scalars", "tag_scalar_dict", _read_scalars),
+    LoggingMethod(*OTHER_WRITER, "add_scalar", "scalar_value", _read_scalar),
+    LoggingMethod(*OTHER_WRITER, "add_scalars", "tag_scalar_dict", _read_scalars),
+    LoggingMethod("SwanLab", "swanlab.sdk.internal.run", "Run", "log", "data", _read_mapping),
+    LoggingMethod("SwanLab", "swanlab.data.run.main", "SwanLabRun", "log", "data", _read_mapping),
+    LoggingMethod("trackio", "trackio.run", "Run", "log", "metrics", _read_mapping),
+    LoggingMethod(*MLFLOW_CLIENT, "log_metric", "value", _read_metric),
+    LoggingMethod(*MLFLOW_CLIENT, "log_batch", "metrics", _read_batch),
+    LoggingMethod("verl", "verl.utils.tracking", "Tracking", "log", "data", _read_mapping),
 )
 
 
@@ -91,4 +87,5 @@ def install() -> None:
 
 def _wrap(method: LoggingMethod, tap: Tap, module: Any) -> None:
     owner = getattr(module, method.owner)
-    setattr(owner, method.method, tap.wrap(method.logger, getattr(owner, method.method), method.read))
+    wrapped = tap.wrap(method.logger, getattr(owner, method.method), method.parameter, method.read)
+    setattr(owner, method.method, wrapped)

@@ -1,8 +1,9 @@
 """Takes scalars from a logger on the training thread, and publishes them from another thread.
 
-The training thread converts the values to numbers and appends them to a bounded queue. The tap's thread polls the
-queue, chooses one logger, merges the calls by step, and connects to the run. Nothing on the training thread wakes
-another thread, as in the learner's link. A failure of the tap ends the tap, and never the training.
+The training thread copies the values and appends them, with the arguments of the call, to a bounded queue. The tap's
+thread polls the queue, reads the arguments, chooses one logger, merges the calls by step, and connects to the run.
+Nothing on the training thread wakes another thread, as in the learner's link. A failure of the tap ends the tap, and
+never the training.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import inspect
+import itertools
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from threading import get_ident
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from oven_learner.import_hook import report
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 POLL_S = 0.05
 """Seconds between two looks at the queue."""
 MAX_WAITING = 100_000
-"""Maximum number of waiting calls. Later ones are dropped and counted."""
+"""Maximum number of waiting calls. Older ones are dropped."""
 CLOSE_TIMEOUT_S = 15.0
 """Maximum seconds that the end of the script waits for the last messages."""
 MAX_UNDECIDED = 50
@@ -37,58 +39,82 @@ LATE_RANK_CALLS = 3
 LOCK_FILE = "tap.lock"
 """File in the run's folder that the observed process locks, because a run has one learner."""
 
-PLAIN = frozenset((float, int))
-"""Types of the values that are queued unchanged."""
-
+Arguments: TypeAlias = Mapping[str, Any]
+"""The arguments of a call by name. Defaults are absent."""
 Logged: TypeAlias = Iterable[tuple[Mapping[str, Any], Any]]
 """The values of a call by name, with their step or None. A call may have values of several steps."""
-Call: TypeAlias = tuple[str, Any, Mapping[str, float]]
-"""The logger, the step, and the values of one call."""
+Reader: TypeAlias = Callable[[Any, Arguments], Logged]
+"""Gets the copied values and the arguments of a call."""
+Scalars: TypeAlias = tuple[str, Any, Mapping[str, float]]
+"""A logger, a step or None, and numbers by name."""
+Call: TypeAlias = tuple["_Method", Any, tuple[Any, ...], dict[str, Any]]
+"""The method, the copied values, and the arguments of a call."""
+
+Put: TypeAlias = Callable[[Call], None] | None
+"""Queues a call. None: the call is not observed."""
+
+
+class _Method(NamedTuple):
+    logger: str
+    parameters: tuple[str, ...]
+    parameter: str
+    """The one with the values."""
+    read: Reader
 
 
 class Tap:
     """The scalars of one process on their way to the run's log."""
 
     def __init__(self) -> None:
-        self._calls: deque[Call] = deque()
-        self._dropped_count = 0
-        self._is_off = False
+        self._calls: deque[Call] = deque(maxlen=MAX_WAITING)
+        self._put: Put = self._put_first
+        self._redirects: list[tuple[str, Callable[[Put], None]]] = []
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._logging_threads: set[int] = set()
-        """Ids of the threads that are inside a logger's method. One logger may call another one."""
+        self._unreadable: set[str] = set()
 
-    def wrap(self, logger: str, original: Callable[..., Any], read: Callable[..., Logged]) -> Callable[..., Any]:
-        """Wrap a logger's method, so that each call also queues what `read` returns for the same arguments. Queueing
-        never blocks and never raises. It is one function, because each further call costs µs with cold caches."""
-        calls, logging_threads = self._calls, self._logging_threads
+    def wrap(self, logger: str, original: Callable[..., Any], parameter: str, read: Reader) -> Callable[..., Any]:
+        """Wrap a logger's method, so that each call is also queued. Queueing never blocks and never raises. `read` gets
+        the value of the parameter and all arguments, in another thread. Raises ValueError without such a parameter.
+
+        One logger may call another one. The outer call is queued first, so that the outer logger is chosen.
+
+        With cold caches each attribute costs up to a µs, and a function or a slice of `args` several. So the usual case
+        is one function with few names.
+        """
+        method = _Method(logger, tuple(inspect.signature(original).parameters), parameter, read)
+        position = method.parameters.index(parameter)
+        put = self._put
 
         @functools.wraps(original)
         def log_and_record(*args: Any, **kwargs: Any) -> Any:
-            thread = get_ident()
-            if self._is_off or thread in logging_threads:
-                return original(*args, **kwargs)
-            logging_threads.add(thread)
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                logging_threads.discard(thread)
-            try:
-                for values, step in read(*args, **kwargs):
-                    numbers = dict(values)  # a copy, because the script may reuse its mapping and its tensors
-                    if not PLAIN.issuperset(map(type, numbers.values())):
-                        numbers = numbers_in(numbers)
-                    if len(calls) >= MAX_WAITING:
-                        self._dropped_count += 1
-                    elif numbers:
-                        calls.append((logger, step, numbers))
-                if self._thread is None and calls:
-                    self._start()
-            except Exception as error:
-                self._fail(error)
-            return result
+            if put is not None:
+                try:
+                    values = args[position] if len(args) > position else kwargs.get(parameter)
+                    if type(values) is dict:
+                        values = values.copy()  # the script may reuse its dictionary
+                        for value in values.values():
+                            if type(value) is not float and type(value) is not int:
+                                _put_numbers(put, method, values, args, kwargs)
+                                break
+                        else:
+                            put((method, values, args, kwargs))
+                    elif type(values) is float:
+                        put((method, values, args, kwargs))
+                    elif isinstance(values, (list, tuple)):
+                        put((method, [*values], args, kwargs))
+                    else:
+                        _put_numbers(put, method, values, args, kwargs)
+                except Exception as error:
+                    self._report_unreadable(logger, error)
+            return original(*args, **kwargs)
 
+        def redirect(new_put: Put) -> None:
+            nonlocal put
+            put = new_put
+
+        self._redirects.append((logger, redirect))
         return log_and_record
 
     def close(self) -> None:
@@ -97,36 +123,58 @@ class Tap:
             self._closing.set()
             self._thread.join(CLOSE_TIMEOUT_S)
 
-    def _start(self) -> None:
+    def _put_first(self, call: Call) -> None:
         with self._lock:
             if self._thread is None:
+                self._redirect(self._calls.append)
                 self._thread = threading.Thread(target=self._run, name="oven-tap", daemon=True)
                 self._thread.start()
                 atexit.register(self.close)
                 os.register_at_fork(after_in_child=self._forget)
+        self._calls.append(call)
+
+    def _redirect(self, put: Put) -> None:
+        self._put = put
+        for _, redirect in list(self._redirects):
+            redirect(put)
 
     def _forget(self) -> None:
         """Turn the tap off in a forked child, which has no thread that would publish."""
-        self._is_off, self._thread = True, None
+        self._redirect(None)
+        self._thread = None
 
     def _run(self) -> None:
         try:
-            logger = self._choose_logger()
+            logger, first_calls = self._choose_logger()
             if logger:
-                self._publish(logger)
+                self._publish(logger, first_calls)
         except Exception as error:
-            self._fail(error)
-        self._is_off = True
+            report(f"the script is not observed any more, because of {type(error).__name__}: {error}; it continues")
+        self._redirect(None)
         self._calls.clear()
 
-    def _choose_logger(self) -> str:
-        """Return the first logger with a training metric, when this process may be observed, or an empty string."""
+    def _take_calls(self) -> Iterator[Scalars]:
+        """Yield the logger, the step, and the numbers of what is waiting, oldest first."""
+        while self._calls:
+            method, values, args, kwargs = self._calls.popleft()
+            try:
+                logged = method.read(values, dict(zip(method.parameters, args, strict=False)) | kwargs)
+                scalars = [(method.logger, step, numbers_in(numbers)) for numbers, step in logged]
+            except Exception as error:
+                self._report_unreadable(method.logger, error)
+            else:
+                yield from (each for each in scalars if each[2])
+
+    def _choose_logger(self) -> tuple[str, list[Scalars]]:
+        """Return the first logger with a training metric, if this process may be observed, or an empty string. Return
+        the calls until then, too."""
         from oven_learner.tap.rows import is_training_metric
 
+        calls: list[Scalars] = []
         chosen, needed_calls = "", 0
         while True:
             is_last_look = self._closing.wait(POLL_S)
-            calls = list(self._calls)
+            calls += self._take_calls()
             if not chosen and calls:
                 named = (logger for logger, _, values in calls if any(map(is_training_metric, values)))
                 chosen = next(named, calls[0][0] if is_last_look or len(calls) >= MAX_UNDECIDED else "")
@@ -134,13 +182,13 @@ class Tap:
             if chosen and (is_last_look or len(calls) >= needed_calls):
                 break
             if is_last_look:
-                return ""
+                return "", []
         if any(thread.name == "oven-relay" for thread in threading.enumerate()):
             report(f"{chosen} is not observed, because the script connects to the run itself")
-            return ""
-        return chosen if _lock_run() else ""
+            return "", []
+        return chosen if _lock_run() else "", calls
 
-    def _publish(self, chosen: str) -> None:
+    def _publish(self, chosen: str, first_calls: Iterable[Scalars]) -> None:
         from oven_learner.link.find_controller import Connection
         from oven_learner.tap.observer import Observer
         from oven_learner.tap.rows import ColumnNames, Rows
@@ -149,6 +197,7 @@ class Tap:
         observer = Observer(connection)
         report(f"observing what the script logs to {chosen}, as run {connection.run}")
         rows, names, ignored = Rows(), ColumnNames(), {chosen}
+        are_dropped = False
 
         def observe(row: Row | None) -> None:
             if row is not None:
@@ -156,19 +205,22 @@ class Tap:
 
         while True:
             is_last_look = self._closing.wait(POLL_S)
-            while self._calls:
-                logger, step, values = self._calls.popleft()
+            are_dropped = are_dropped or len(self._calls) == MAX_WAITING
+            for logger, step, values in itertools.chain(first_calls, self._take_calls()):
                 if logger == chosen:
                     observe(rows.add(values, step))
                 elif logger not in ignored:
                     ignored.add(logger)
+                    for _, redirect in (each for each in list(self._redirects) if each[0] == logger):
+                        redirect(None)
                     report(f"the script also logs to {logger}; only {chosen} is observed")
+            first_calls = ()
             observer.answer()
             if is_last_look:
                 break
         observe(rows.finish())
-        if self._dropped_count:
-            report(f"{self._dropped_count} calls of {chosen} were dropped, because too many were waiting")
+        if are_dropped:
+            report(f"calls of {chosen} were dropped, because more than {MAX_WAITING:,} were waiting")
         self._end(observer)
 
     def _end(self, observer: Observer) -> None:
@@ -180,16 +232,29 @@ class Tap:
         else:
             observer.close("failed", f"{type(error).__name__}: {error}"[:500])
 
-    def _fail(self, error: Exception) -> None:
-        self._is_off = True
-        report(f"the script is not observed any more, because of {type(error).__name__}: {error}; it continues")
+    def _report_unreadable(self, logger: str, error: Exception) -> None:
+        if logger not in self._unreadable:
+            self._unreadable.add(logger)
+            report(f"a call of {logger} is not observed, because of {type(error).__name__}: {error}")
+
+
+def _put_numbers(
+    put: Callable[[Call], None], method: _Method, values: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Queue a call without the script's own tensors, which could change or stay in memory. A call without numbers is
+    skipped."""
+    numbers = numbers_in(values) if isinstance(values, Mapping) else numbers_in({"": values}).get("")
+    if numbers is not None:
+        position = method.parameters.index(method.parameter)
+        args = tuple(None if index == position else arg for index, arg in enumerate(args))
+        put((method, numbers, args, {name: arg for name, arg in kwargs.items() if name != method.parameter}))
 
 
 def numbers_in(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Return the numbers among the values, also those of nested mappings. Others, such as images, are skipped."""
     numbers: dict[str, float] = {}
     for name, value in values.items():
-        if type(value) not in PLAIN:
+        if type(value) not in (float, int):
             if isinstance(value, Mapping):
                 numbers |= numbers_in(value, f"{prefix}{name}.")
                 continue
@@ -197,7 +262,7 @@ def numbers_in(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
                 value = value.item()  # of a tensor, or a number of NumPy
             except (AttributeError, TypeError, ValueError, RuntimeError):
                 continue  # not a number, or an array
-            if type(value) not in PLAIN:
+            if type(value) not in (float, int):
                 continue
         numbers[prefix + name] = value
     return numbers

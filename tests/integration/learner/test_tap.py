@@ -45,6 +45,20 @@ for step in range(1, 9):
 writer.close()
 """
 
+NESTED_LOGGERS = """
+from verl.utils.tracking import Tracking
+tracking = Tracking("p", "r", ["tensorboard"])
+values = {}
+for step in range(1, 9):
+    values.update({"actor/pg_loss": step / 2, "note": "text"})
+    try:
+        tracking.log(step=step)
+    except TypeError:
+        values.pop("note")
+    tracking.log(data=values, step=step)
+    values.clear()
+"""
+
 
 def run_script(arguments: list[str], folder: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -142,6 +156,20 @@ async def test_one_process_and_one_logger_are_observed(tmp_path: Path) -> None:
         "oven: the script also logs to verl; only TensorBoard is observed",
     ]
     assert [(body.step, body.metrics["loss"]) for body in observations] == [(step, step / 2) for step in range(1, 9)]
+
+
+async def test_a_logger_that_writes_to_another_one_is_observed_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        output = await off_loop(run_script, ["-c", NESTED_LOGGERS], tmp_path, tapped(server, tmp_path))
+        observations = [event.body for event in await server.events() if isinstance(event.body, Observation)]
+    assert output.returncode == 0, output.stderr
+    assert [line for line in output.stderr.splitlines() if line.startswith("oven:")] == [
+        "oven: observing what the script logs to verl, as run r",
+        "oven: the script also logs to TensorBoard; only verl is observed",
+    ]
+    assert [(body.step, list(body.metrics.values())[:1]) for body in observations] == [
+        (step, [step / 2]) for step in range(1, 9)
+    ]
 
 
 async def test_a_script_without_a_run_to_join_trains_on(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import click
 
 from oven_agents import memory_limit
 from oven_agents.runtime.agent_loader import default_name, load
 from oven_agents.runtime.companion import Companions
-from oven_agents.runtime.kg_client import PriorClient
+from oven_agents.runtime.kg_client import PriorClient, needs_graph
 from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import UnsentMessage
 from oven_agents.sdk.columnar_window import Columns
@@ -210,7 +210,9 @@ class _Pace:
 
     def wake_when_due(self) -> None:
         """Wake the host at the end of the interval, or now if it has ended."""
-        if not self._is_scheduled:
+        if self._loop.time() >= self._due_s:
+            self._wake.set()
+        elif not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_at(self._due_s, self._wake_now)
 
@@ -294,12 +296,16 @@ def trace_key(body: Observation | BallotOpened) -> str:
 async def react(publishers: Sequence[Publisher]) -> None:
     """Ask every agent to vote, then publish all messages. Requests to the graph delay only the agent that asks."""
     began_ns = time.time_ns()
-    replies = [(publisher, messages) for publisher in publishers if (messages := publisher.session.react())]
-    if len(replies) == 1:  # a task would cost one iteration of the event loop
-        publisher, messages = replies[0]
-        await publisher.consult_and_publish(messages, began_ns)
-    elif replies:
-        await asyncio.gather(*(publisher.consult_and_publish(messages, began_ns) for publisher, messages in replies))
+    asking = list[Awaitable[None]]()
+    for publisher in publishers:
+        if messages := publisher.session.react():
+            publication = publisher.consult_and_publish(messages, began_ns)
+            if any(map(needs_graph, messages)):
+                asking.append(publication)
+            else:  # without a task, which would cost an iteration of the event loop
+                await publication
+    if asking:
+        await asyncio.gather(*asking)
 
 
 class Publisher:
@@ -317,7 +323,7 @@ class Publisher:
         await self.publish(resolved, began_ns)
 
     async def publish(self, messages: Sequence[Vote | AgentStatus | Alert], began_ns: int | None = None) -> None:
-        """Publish, then log the votes. Drop a message that cannot be sent, because the next tick brings new ones."""
+        """Publish. Drop a message that cannot be sent, because the next tick brings new ones."""
         name = self.session.name
         for message in messages:
             subject = agent_subject(self._run, name, message)
@@ -330,11 +336,6 @@ class Publisher:
                 log.info("%s: %s", name, message.reason)
             elif isinstance(message, Alert):
                 log.info("%s: %s %s: %s", name, message.symptom, message.state, message.reason)
-        votes = [message for message in messages if isinstance(message, Vote)]
-        if votes:
-            await asyncio.sleep(0)  # lets the NATS client send the votes before they are logged
-        for vote in votes:
-            log.info("%s: %s %s %s: %s", name, vote.stance, vote.actuator, vote.value, vote.rationale)
 
     def _span(self, message: Vote | AgentStatus | Alert, began_ns: int | None) -> Span:
         """Return a vote's span, which begins with the call to the agent. Other messages are not traced."""

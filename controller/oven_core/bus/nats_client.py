@@ -6,6 +6,7 @@ Only this module uses nats-py's private attributes. `BusClient` checks that the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections.abc import Callable, Mapping
@@ -44,6 +45,8 @@ _REFUSALS = ("authorization violation", "authentication expired", "authenticatio
 """Errors of nats-server 2.15 for refused credentials (server/errors.go)."""
 WRITE_AHEAD_BYTES = 64 << 10
 """Bytes in the socket's buffer above which this client leaves writing to nats-py, which waits for a slow server."""
+READ_BYTES = 64 << 10
+"""Maximum bytes of one read from the socket. For asyncio's 256 KiB, malloc maps and unmaps memory at each read."""
 _NO_RESPONDERS = b"NATS/1.0 503"
 PRIVATE_NAMES: Final[Mapping[type, tuple[str, ...]]] = {
     Client: (
@@ -253,6 +256,9 @@ class BusClient(Client):
         if initial_connection and server and server.uri.scheme == "tls" and not info.get("tls_required"):
             raise _NoTlsError
         await super()._process_info(info, initial_connection)
+        if initial_connection and (writer := self.socket_writer) is not None:
+            with contextlib.suppress(AttributeError):  # a transport of another event loop
+                writer.transport.max_size = READ_BYTES
 
 
 def _time_out(answer: asyncio.Future[bytes]) -> None:

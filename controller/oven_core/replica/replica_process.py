@@ -82,17 +82,15 @@ async def _run_until_signal(url: str, run: str, replica: str) -> None:
 
 
 async def serve(bus: Bus, run: str, pin: str | None = None) -> None:
-    """Follow the log and publish outputs forever. Both run concurrently, so votes are read while a ballot is confirmed.
+    """Follow the log and publish outputs forever.
 
     `pin` is the learner's public key, if known. Raises DivergedError if the log contradicts this replica."""
     replica = _Replica(bus, run, pin)
-    tasks = {asyncio.create_task(replica.follow()), asyncio.create_task(replica.publish())}
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        await end(*tasks)
+        async with asyncio.TaskGroup() as publishing:
+            await replica.follow(publishing)
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
 class _Replica:
@@ -101,11 +99,13 @@ class _Replica:
     def __init__(self, bus: Bus, run: str, pin: str | None) -> None:
         self._bus, self._run = bus, run
         self._mesh, self._traces, self._keyring = Mesh(run), _Traces(), Keyring(pin)
-        self._outbox: asyncio.Queue[Output] = asyncio.Queue()
         self._forged: dict[str, int] = {}  # subject → sequence number of its last forged message
 
-    async def follow(self) -> None:
-        """Read the log into the mesh forever, and queue the outputs for `publish`."""
+    async def follow(self, publishing: asyncio.TaskGroup) -> None:
+        """Read the log into the mesh forever, and publish the outputs. This does not wait for confirmations, so that
+        votes are read while a ballot is confirmed.
+
+        A retried output may arrive after later ones. That is safe, because nothing depends on the order of outputs."""
         mesh = self._mesh
         head = await self._bus.head(self._run)
         caught_up = head == 0
@@ -134,18 +134,32 @@ class _Replica:
                 log.info("replayed %d events; %d outputs pending", event.seq, len(outputs))
             if may_publish:
                 for output in outputs:
-                    self._outbox.put_nowait(output)
+                    publishing.create_task(self._publish(output))
 
-    async def publish(self) -> None:
-        """Publish outputs without waiting for confirmations, so that a decision does not wait for its ballot.
+    async def _publish(self, output: Output) -> None:
+        """Append the output to the log once, with retries, unless the log has it already.
 
-        A retried output may arrive after later ones. That is safe, because nothing depends on the order of outputs."""
-        async with asyncio.TaskGroup() as publishing:
-            while True:
-                output = await self._outbox.get()
-                if self._mesh.pending.get(output.subject) is output:  # otherwise another replica's copy is in the log
-                    after_sequence = self._forged.get(output.subject, 0)
-                    publishing.create_task(_publish(self._bus, output, self._traces, after_sequence))
+        If another replica's copy has other bytes, the mesh notices when it reads them back."""
+        if self._mesh.pending.get(output.subject) is not output:  # another replica's copy is in the log
+            return
+        after_sequence = self._forged.get(output.subject, 0)
+        span, may_be_logged = self._traces.open_span(output.message), False
+        context = span.traceparent or self._traces.context_of(output.message)
+        while True:
+            try:
+                await self._bus.append(
+                    output.subject, output.data, once=True, after_sequence=after_sequence, traceparent=context
+                )
+                span.end()
+                return
+            except AlreadyLoggedError:
+                if may_be_logged:  # otherwise the copy is from another replica, and this span is not sent
+                    span.end()
+                return
+            except BusError as error:
+                may_be_logged = True
+                log.warning("%s; retrying", error)
+                await asyncio.sleep(RETRY_S)
 
 
 def _has_same_code(run_started: RunStarted) -> bool:
@@ -170,27 +184,6 @@ def _has_mesh_key(bus: Bus, run_started: RunStarted) -> bool:
         )
         return False
     return True
-
-
-async def _publish(bus: Bus, output: Output, traces: _Traces, after_sequence: int) -> None:
-    """Append the output to the log once, with retries, unless its subject has a message newer than `after_sequence`.
-
-    That message is another replica's copy. If its bytes differ, the mesh notices when it reads them back."""
-    span, may_be_logged = traces.open_span(output.message), False
-    context = span.traceparent or traces.context_of(output.message)
-    while True:
-        try:
-            await bus.append(output.subject, output.data, once=True, after_sequence=after_sequence, traceparent=context)
-            span.end()
-            return
-        except AlreadyLoggedError:
-            if may_be_logged:  # otherwise the copy is from another replica, and this span is not sent
-                span.end()
-            return
-        except BusError as error:
-            may_be_logged = True
-            log.warning("%s; retrying", error)
-            await asyncio.sleep(RETRY_S)
 
 
 class _Traces:

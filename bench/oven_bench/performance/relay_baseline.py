@@ -2,7 +2,8 @@
 
     learner ─ relay.step ─► N agents ─ relay.vote ─► mesh, which answers the N-th ─ relay.decision ─► learner
 
-It uses core NATS only. A message is a number with padding. The learner's side polls, as the real link does.
+It uses core NATS only. A message is a number with padding. The learner's side looks for messages every 5 ms, which the
+real link did, too, before it had a doorbell.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A link to the bus that runs in a child process, so that asyncio does not compete with training for the GIL.
 
 A bus client in a thread would need the interpreter dozens of times per step, while the training thread waits. That
-would take 10 % of a 5 ms step. Therefore the training thread only appends to a deque. A second thread, the relay, polls
-the deque once or twice per step and writes the messages to a pipe. The process at the other end of the pipe (`worker`)
-is the bus client. The training thread reads the log's messages from another pipe, without the relay.
+would take 10 % of a 5 ms step. Therefore the training thread only appends to a deque. A second thread, the relay, wakes
+up once per step and writes the messages to a pipe. The process at the other end of the pipe (`worker`) is the bus
+client. The training thread reads the log's messages from another pipe, without the relay.
 
 If the worker dies, another one replaces it. This process keeps all messages that must not be lost, and sends them again
 if they are not in the log. Observations in transit are lost and counted.
@@ -33,10 +33,10 @@ from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_learner.import_hook import collector_paused
 from oven_learner.link import spool
+from oven_learner.link.doorbell import Doorbell
 from oven_learner.link.link_interface import MessageFactory, build_observation, message_id
 from oven_learner.link.outbox import BUILD_BATCH, MAX_UNBUILT, MAX_WAITING_BYTES, OVERHEAD_BYTES, OutageLog
-from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
-from oven_learner.link.poll_schedule import LAG_S, PollSchedule
+from oven_learner.link.pipes import Inlet, Outlet, SharedNumbers, pack
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import FINAL_TIMEOUT_S, SampleConverter, SampleQueue
 from oven_learner.link.worker_messages import (
@@ -54,15 +54,17 @@ from oven_learner.link.worker_messages import (
 log = logging.getLogger("oven.learner")
 
 POLL_S = 0.005
-"""Seconds that the relay sleeps while no message is due. The training thread never wakes the relay, because the
-scheduler might then run it on the trainer's core. On a busy machine, this costs milliseconds at the 99th percentile."""
+"""Seconds that the relay sleeps while the pipe is full or the worker starts, and minimum seconds between two wake-ups
+for new messages. The training thread never wakes the relay, because the scheduler might then run it on the trainer's
+core. On a busy machine, this costs milliseconds at the 99th percentile."""
+EVENTS, HAS_SENT = SharedNumbers.EVENTS, SharedNumbers.HAS_SENT
 UnsentFrame = tuple[int, bytes, bool]
 """A message's number, its packed frame, and whether it may be dropped."""
 RESTART_PAUSE_S = 0.25
 MAX_RESTART_PAUSE_S = 5.0
 """Initial and maximum pause before the worker is restarted, in seconds."""
-CLOSING_POLL_S = 0.001
-"""Seconds that the relay sleeps while the link is closing."""
+MIN_POLL_S = 0.001
+"""Seconds that the relay sleeps while the link is closing, or while it packs a backlog."""
 SPOOL_TIMEOUT_S = 5.0
 """Maximum seconds for the worker to disconnect and write unsent messages to disk, after the timeout for sending."""
 STATUS_POLL_S = 0.05
@@ -93,11 +95,11 @@ class ProcessLink:
         secret = secrets.token_bytes(16)
         self._config = WorkerConfig(url, run, credentials, pin, poll_s, secret, spool_folder, reads_machine)
         self._closing_timeout_s = self._closed_at = 0.0
-        self._last_sent_at = 0.0
         self._new_messages: deque[tuple[MessageFactory, bool]] = deque()
         self._items = Inlet(-1)  # events from the current worker
-        self._counter = SharedCounter()
-        self._last_counter_value = self._counter.cells[0]
+        self._numbers = SharedNumbers()
+        self._cells = self._numbers.cells
+        self._last_event_count = 0
         self._next_items: deque[Inlet] = deque()  # from workers that started later
         self._last_item = 0  # sequence number of the last received event
         self._inbox: deque[LogMessage] = deque()
@@ -149,20 +151,21 @@ class ProcessLink:
 
     def begin(self) -> None:
         self._may_begin.set()
+        self._cells[HAS_SENT] = 1
 
     def send(self, factory: MessageFactory, *, droppable: bool = False) -> None:
         self._new_messages.append((factory, droppable))
-        self._last_sent_at = time.monotonic()
+        self._cells[HAS_SENT] = 1
 
     def show(self, convert: SampleConverter) -> None:
         self._samples.put(convert)
 
     def receive(self) -> LogMessage | None:
         if not self._inbox:
-            counter_value = self._counter.cells[0]
-            if counter_value == self._last_counter_value:
+            event_count = self._cells[EVENTS]
+            if event_count == self._last_event_count:
                 return None
-            self._last_counter_value = counter_value
+            self._last_event_count = event_count
             while self._next_items:
                 self._items.close()
                 self._items = self._next_items.popleft()
@@ -174,6 +177,7 @@ class ProcessLink:
     def close(self, timeout_s: float) -> bool:
         self._closing_timeout_s, self._closed_at = timeout_s, time.monotonic()
         self._closing.set()
+        self._cells[HAS_SENT] = 1
         self._relay.join(timeout_s + SPOOL_TIMEOUT_S)
         if self._relay.is_alive() and self._process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -182,7 +186,7 @@ class ProcessLink:
         self._samples.close()
         for inlet in (self._items, *self._next_items):
             inlet.close()
-        self._counter.close()
+        self._numbers.close()
         if not self._status.is_final and self._config.folder and self._past is not None:
             self._spool_unsent()
         tracing.flush()
@@ -237,15 +241,16 @@ class ProcessLink:
         worker_in, relay_out = os.pipe()
         relay_in, worker_out = os.pipe()
         items_in, items_out = os.pipe()
-        outlet, inlet, items = Outlet(relay_out), Inlet(relay_in), Inlet(items_in)
+        bell_in, bell_out = os.pipe()
+        outlet, inlet, items, bell = Outlet(relay_out), Inlet(relay_in), Inlet(items_in), Doorbell(bell_in)
         try:
-            self._process = process = _start_worker(worker_in, worker_out, items_out, self._counter.fd)
+            self._process = process = _start_worker(worker_in, worker_out, items_out, bell_out, self._numbers.fd)
         except OSError as error:
-            for pipe_end in (outlet, inlet, items):
+            for pipe_end in (outlet, inlet, items, bell):
                 pipe_end.close()
             raise ProcessError(f"cannot start the process that connects to the bus: {reason(error)}") from error
         finally:
-            for fd in (worker_in, worker_out, items_out):
+            for fd in (worker_in, worker_out, items_out, bell_out):
                 os.close(fd)
         assert process.stderr is not None
         self._next_items.append(items)
@@ -253,9 +258,10 @@ class ProcessLink:
         try:
             outlet.put(pack(config))
             os.set_blocking(process.stderr.fileno(), False)
-            self._relay_messages(outlet, inlet, process.stderr.fileno())
+            self._relay_messages(outlet, inlet, bell, process.stderr.fileno())
         finally:
             self._handle_worker_messages(inlet)
+            bell.close()
             outlet.close()
             inlet.close()
             exit_code = process.wait()
@@ -264,16 +270,12 @@ class ProcessLink:
         if self._past is not None and not self._closing.is_set() and (self._ready or exit_code):
             raise ProcessError(f"the process that connects to the bus stopped (exit code {exit_code})")
 
-    def _relay_messages(self, outlet: Outlet, inlet: Inlet, stderr: int) -> None:
-        """Relay messages at the pace of the training's steps, and check the worker's status from time to time."""
-        schedule, status_read_at = PollSchedule(self._config.poll_s), 0.0
-        pause_s = self._config.poll_s
+    def _relay_messages(self, outlet: Outlet, inlet: Inlet, bell: Doorbell, stderr: int) -> None:
+        """Relay messages when there are new ones, and check the worker's status from time to time."""
+        status_read_at = 0.0
         while True:
-            time.sleep(CLOSING_POLL_S if self._closing.is_set() else pause_s)
-            earlier_count = self._observation_count
+            bell.wait(self._pause_s())
             self._pack_new_messages()
-            if count := self._observation_count - earlier_count:
-                schedule.record_steps(self._last_sent_at, count)
             self._samples.wake()
             self._send(outlet)
             if time.monotonic() >= status_read_at + STATUS_POLL_S or self._closing.is_set() or not self._ready:
@@ -282,7 +284,14 @@ class ProcessLink:
                 self._copy_log(stderr)
                 if inlet.is_exhausted:
                     return
-            pause_s = LAG_S if self._new_messages else schedule.pause_s(time.monotonic())
+
+    def _pause_s(self) -> float:
+        """Return the maximum seconds to wait for new messages."""
+        if self._closing.is_set() or self._new_messages:
+            return MIN_POLL_S
+        if self._unsent or self._samples.has_pending or not self._ready:
+            return self._config.poll_s
+        return STATUS_POLL_S
 
     def _pack_new_messages(self) -> None:
         """Pack new messages, only a few at a time, because the training thread may need the interpreter."""
@@ -399,7 +408,7 @@ class ProcessLink:
 
 
 def _start_worker(*fds: int) -> subprocess.Popen[bytes]:
-    """Start the worker with the file descriptors of one pipe to read, two pipes to write, and the shared counter. It
+    """Start the worker with the file descriptors of one pipe to read, three pipes to write, and the shared numbers. It
     has its own process group, so that Ctrl-C reaches only the learner."""
     path = os.pathsep.join(filter(None, sys.path))
     return subprocess.Popen(

@@ -7,12 +7,14 @@ another pipe.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
 import select
 import signal
 import sys
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -24,14 +26,14 @@ from oven_core.errors import BusError, OvenError
 from oven_core.protocol.messages import LogMessage, Observation
 from oven_core.security.signing import Keyring
 from oven_core.telemetry import tracing
-from oven_learner.link import spool
+from oven_learner.link import doorbell, spool
 from oven_learner.link.bus_session import BusSession
 from oven_learner.link.link_interface import build_observation
 from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter
 from oven_learner.link.machine_readings import MachineReadings
 from oven_learner.link.outbox import OutageLog
-from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
+from oven_learner.link.pipes import Inlet, Outlet, SharedNumbers, pack
 from oven_learner.link.sample_queue import SamplePublisher
 from oven_learner.link.worker_messages import BEGIN, GRACE_S, Closing, Frame, LogItem, Resumed, Status, WorkerConfig
 from oven_runs.home.learner_spool import Spool, append_missing
@@ -44,20 +46,22 @@ STATUS_S = 0.5
 
 def main(args: list[str]) -> int:
     """Run the process. `args` are the file descriptors of the pipe to read, the pipe to write, the pipe for events from
-    the log, and the counter that is incremented for each event."""
+    the log, the pipe on which the relay waits, and the shared numbers."""
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, signal.SIG_IGN)  # the process must not end before the learner
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    inlet_fd, outlet_fd, items_fd, counter_fd = map(int, args)
-    inlet, outlet, items, counter = Inlet(inlet_fd), Outlet(outlet_fd), Outlet(items_fd), SharedCounter(counter_fd)
+    inlet_fd, outlet_fd, items_fd, bell_fd, numbers_fd = map(int, args)
+    inlet, outlet, items, numbers = Inlet(inlet_fd), Outlet(outlet_fd), Outlet(items_fd), SharedNumbers(numbers_fd)
     while not (frames := inlet.take()):
         select.select([inlet.fd], [], [])
         if inlet.is_exhausted:
             return 0
     config: WorkerConfig = frames.pop(0)
+    ring = partial(doorbell.ring, numbers, bell_fd, config.poll_s)
+    threading.Thread(target=ring, name="doorbell", daemon=True).start()
     tracing.start("learner", config.run)
     try:
-        return Worker(config, inlet, outlet, items, counter, frames).run()
+        return Worker(config, inlet, outlet, items, numbers, frames).run()
     finally:
         tracing.shutdown()
 
@@ -71,12 +75,12 @@ class Worker:
         inlet: Inlet,
         outlet: Outlet,
         items: Outlet,
-        counter: SharedCounter,
+        numbers: SharedNumbers,
         frames: list[Any],
     ) -> None:
         """`frames` are the messages that arrived together with the configuration."""
         self._config, self._inlet, self._outlet, self._items = config, inlet, outlet, items
-        self._counter, self._frames = counter, frames
+        self._numbers, self._first_frames = numbers, frames
         contexts, outages, run = tracing.Contexts(), OutageLog(), config.run
         self._writer = LogWriter(run, config.secret, contexts, outages)
         self._reader = LogReader(run, Keyring(config.pin), config.secret, contexts, self._deliver)
@@ -84,9 +88,9 @@ class Worker:
         self._session = BusSession(
             config.url, run, config.credentials, self._writer, self._reader, outages, (self._samples.run,)
         )
-        self._gave_up = self._learner_gone = False
+        self._gave_up = False
         self._send_task: asyncio.Task[None] | None = None
-        self._readable: asyncio.Event | None = None
+        self._has_received = asyncio.Event()
         self._last_received = 0
         self._status, self._status_at = Status(), 0.0
         self._machine = MachineReadings(os.getppid()) if config.reads_machine else None
@@ -163,37 +167,37 @@ class Worker:
 
     async def _collect(self) -> None:
         """Receive the learner's messages. This continues during an outage, so that old observations are dropped."""
+        for frame in self._first_frames:
+            self._handle(frame)
+        asyncio.get_running_loop().add_reader(self._inlet.fd, self._receive)
         while True:
             if self._writer.collect():
                 await asyncio.sleep(0)
             else:
-                await self._receive()
+                await self._wait()
 
-    async def _receive(self) -> None:
-        """Wait for messages from the learner and handle them. The pipe wakes this process without delaying training."""
-        loop = asyncio.get_running_loop()
-        if self._readable is None:
-            self._readable = asyncio.Event()
-            loop.add_reader(self._inlet.fd, self._readable.set)
+    def _receive(self) -> None:
+        """Handle the learner's messages. The pipe wakes this process without delaying training. This is a callback and
+        no task, which would take another iteration of the event loop."""
+        for frame in self._inlet.take():
+            self._handle(frame)
+        self._writer.collect()
+        self._has_received.set()
+        if self._inlet.is_exhausted:  # try to send its last messages within GRACE_S
+            asyncio.get_running_loop().remove_reader(self._inlet.fd)
+            self._end_within(GRACE_S)
+
+    async def _wait(self) -> None:
+        """Wait for messages, or until there is something else to do."""
         timeout_s: float | None = None
         if not self._flush() or self._writer.closing:
             timeout_s = self._config.poll_s
         elif self._writer.unsent or self._current_status() != self._status:
             timeout_s = STATUS_S
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                if not self._frames:
-                    await self._readable.wait()
-        except TimeoutError:
-            pass
-        self._readable.clear()
-        for frame in [*self._frames, *self._inlet.take()]:
-            self._handle(frame)
-        self._frames = []
-        if self._inlet.is_exhausted and not self._learner_gone:  # try to send its last messages within GRACE_S
-            self._learner_gone = True
-            loop.remove_reader(self._inlet.fd)
-            self._end_within(GRACE_S)
+                await self._has_received.wait()
+        self._has_received.clear()
         self._report()
 
     def _handle(self, frame: Any) -> None:
@@ -224,7 +228,7 @@ class Worker:
 
     def _deliver(self, seq: int, body: LogMessage) -> None:
         self._items.post(pack(LogItem(seq, body)))
-        self._counter.increment()
+        self._numbers.count_event()
 
     def _report(self) -> None:
         now = time.monotonic()
@@ -258,7 +262,7 @@ class Worker:
         """Write queued data to the pipes to the learner. Return whether everything is written."""
         if not self._items.is_idle:
             self._items.flush()
-            self._counter.increment()  # there may be new items since the last increment
+            self._numbers.count_event()  # there may be new items since the last count
         return self._outlet.flush() and self._items.is_idle
 
 

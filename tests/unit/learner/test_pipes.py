@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack, pack_plain
+from oven_learner.link.pipes import Inlet, Outlet, SharedNumbers, pack, pack_plain
 
 atoms = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=5)
 parcels = st.one_of(
@@ -62,10 +62,10 @@ def test_only_plain_values_can_be_packed_as_atoms() -> None:
 
 
 def test_a_raised_flag_is_visible_to_the_other_process() -> None:
-    mine = SharedCounter()
-    theirs = SharedCounter(os.dup(mine.fd))
+    mine = SharedNumbers()
+    theirs = SharedNumbers(os.dup(mine.fd))
     before = mine.cells[0]
-    theirs.increment()
+    theirs.count_event()
     assert mine.cells[0] == theirs.cells[0] != before
     for flag in (mine, theirs):
         flag.close()

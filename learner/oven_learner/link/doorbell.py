@@ -20,7 +20,7 @@ MAX_LOOK_S: Final = 0.005
 """Minimum and maximum seconds between two looks at the number."""
 LOOK_SHARE: Final = 0.02
 """Seconds between two looks, as a share of the time since the last message. So a message waits for at most about this
-share of a step, and few looks are in vain while the training computes."""
+share of a step, and the worker looks seldom while the training computes."""
 
 
 def look_pause_s(silent_s: float) -> float:

@@ -26,7 +26,7 @@ class WorkerConfig:
     pin: str | None
     """The learner's public key, if known."""
     poll_s: float
-    """Seconds between two polls of the pipes."""
+    """Seconds between two polls of a full pipe, and minimum seconds between two wake-ups of the relay."""
     secret: bytes
     """The key from which message ids are computed."""
     folder: str = ""

@@ -1,4 +1,4 @@
-"""Wakes the relay thread when the training thread has sent a message, at no cost for the training thread.
+"""Wakes the relay thread when the training thread has sent a message, without a system call on the training thread.
 
 Waking another thread is a system call, which takes up to 50 µs. And a relay that polled would take the interpreter from
 the training thread at each poll. So the training thread only sets a number in shared memory to 1. A thread of the
@@ -34,11 +34,11 @@ def ring(numbers: SharedNumbers, fd: int, min_interval_s: float) -> None:
     `min_interval_s` is the minimum interval between two bytes, in seconds, so that messages of short steps are relayed
     together."""
     os.set_blocking(fd, False)
-    cells, has_sent, rang_at = numbers.cells, numbers.HAS_SENT, time.monotonic()
+    cells, rang_at = numbers.cells, time.monotonic()
     with contextlib.suppress(BrokenPipeError):
         while True:
-            if cells[has_sent]:
-                cells[has_sent] = 0  # before ringing, so that the relay's next look includes a message that comes now
+            if cells[numbers.HAS_SENT]:
+                cells[numbers.HAS_SENT] = 0  # before ringing, so that no message that comes now is missed
                 with contextlib.suppress(BlockingIOError):  # the relay has not read the earlier bytes yet
                     os.write(fd, b".")
                 time.sleep(min_interval_s)

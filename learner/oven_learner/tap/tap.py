@@ -100,7 +100,7 @@ class Tap:
                                 break
                         else:
                             put((method, values, args, kwargs))
-                    elif type(values) is float:
+                    elif type(values) is float or type(values) is int:
                         put((method, values, args, kwargs))
                     elif isinstance(values, (list, tuple)):
                         put((method, [*values], args, kwargs))
@@ -137,6 +137,11 @@ class Tap:
         self._put = put
         for _, redirect in list(self._redirects):
             redirect(put)
+
+    def _ignore(self, logger: str) -> None:
+        for name, redirect in list(self._redirects):
+            if name == logger:
+                redirect(None)
 
     def _forget(self) -> None:
         """Turn the tap off in a forked child, which has no thread that would publish."""
@@ -211,8 +216,7 @@ class Tap:
                     observe(rows.add(values, step))
                 elif logger not in ignored:
                     ignored.add(logger)
-                    for _, redirect in (each for each in list(self._redirects) if each[0] == logger):
-                        redirect(None)
+                    self._ignore(logger)
                     report(f"the script also logs to {logger}; only {chosen} is observed")
             first_calls = ()
             observer.answer()

@@ -61,11 +61,11 @@ def test_only_plain_values_can_be_packed_as_atoms() -> None:
         pack_plain((object(),))
 
 
-def test_a_raised_flag_is_visible_to_the_other_process() -> None:
+def test_a_counted_event_is_visible_to_the_other_process() -> None:
     mine = SharedNumbers()
     theirs = SharedNumbers(os.dup(mine.fd))
     before = mine.cells[0]
     theirs.count_event()
     assert mine.cells[0] == theirs.cells[0] != before
-    for flag in (mine, theirs):
-        flag.close()
+    for numbers in (mine, theirs):
+        numbers.close()

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 
-class _File:
-    def add_scalar(self, _: str, data: Any, step: int) -> None:
-        with open(os.environ["TRACKED_FILE"], "a") as out:
-            out.write(json.dumps([step, data]) + "\n")
+def _write_line(data: dict[str, Any], step: int) -> None:
+    with open(os.environ["TRACKED_FILE"], "a") as out:
+        out.write(json.dumps([step, data]) + "\n")
 
 
-def _writer() -> Any:
+def _tensorboard() -> Callable[[dict[str, Any], int], None]:
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(os.environ.get("TENSORBOARD_DIR", "tensorboard_log"))
+    writer = SummaryWriter("tensorboard_log")
+
+    def write(data: dict[str, Any], step: int) -> None:
+        for key, value in data.items():
+            writer.add_scalar(key, value, step)
+
+    return write
 
 
 class Tracking:
@@ -25,10 +31,9 @@ class Tracking:
     def __init__(
         self, project_name: str, experiment_name: str, default_backend: str | list[str] = "console", config: Any = None
     ) -> None:
-        self.logger = {name: _writer() if name == "tensorboard" else _File() for name in default_backend}
+        self.logger = {name: _tensorboard() if name == "tensorboard" else _write_line for name in default_backend}
 
     def log(self, data: dict[str, Any], step: int, backend: str | None = None) -> None:
-        for name, logger in self.logger.items():
+        for name, write in self.logger.items():
             if backend is None or name in backend:
-                for key, value in data.items() if name == "tensorboard" else [("", data)]:
-                    logger.add_scalar(key, value, step)
+                write(data, step)

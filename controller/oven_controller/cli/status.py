@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oven_controller.cli.options import DEFAULT_RUN, json_option, print_result, remote_options, run_argument
+from oven_core.errors import OvenError
 from oven_core.terminal_text import counted
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
@@ -25,12 +26,16 @@ if TYPE_CHECKING:
 def status(run: str | None, as_json: bool, endpoint: Endpoint) -> None:
     """Show how a run is doing: processes, memory, agents, ticks and decisions. Works even when the stack is down.
 
+    Exit code 3 if the run's log could not be read.
+
     Example: oven-controller status --json
     """
     from oven_controller.stack.run_status import run_status
 
     report = asyncio.run(run_status(find_run(run, endpoint)))
     print_result(as_json, report, _status_lines(report))
+    if report.log_error:
+        raise click.exceptions.Exit(OvenError.exit_code)
 
 
 def _status_lines(status: RunStatus) -> Iterator[str]:

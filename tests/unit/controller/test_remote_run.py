@@ -85,7 +85,7 @@ def test_an_unreachable_server_is_an_error(tmp_path: Path, capsys: pytest.Captur
             assert (code, "no NATS server answers at" in output, "Traceback" in output) == (3, True, False), output
         code, output = ended(capsys, "status", "--creds", str(file), "--json")
         assert (code, json.loads(output)["status"], "no NATS server" in json.loads(output)["log_error"]) == (
-            0,
+            3,
             "unreachable",
             True,
         )

@@ -177,7 +177,7 @@ def test_a_spool_of_another_run_in_a_runs_folder(
         assert invoke(*command) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1 and "contains messages of run 'q', but this is run 'r': move it to" in error
-    assert invoke("status", "r") == 0
+    assert invoke("status", "r") == 3
     assert "contains messages of run 'q'" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""The harness of all benches: command, options, worker processes, progress, results file and report.
+"""The harness of all benches: command, options, progress, results file and report.
 
 A bench is a `Study` around one function with click's options. The function returns a `Report` with every figure next to
 its baseline from the same run.
@@ -10,13 +10,12 @@ import contextlib
 import functools
 import hashlib
 import json
-import multiprocessing
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,8 +27,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from oven_bench.worker_processes import ONE_THREAD, use_one_thread, worker_pool
 from oven_core.errors import ConfigError
-from oven_runs.process.child_process import end_when_closed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,10 +43,6 @@ home_option = click.option(
 def jobs_option(default: int = 2) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     help_ = "Runs at a time, each on one thread."
     return click.option("--jobs", type=click.IntRange(min=1), default=default, help=help_)
-
-
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
-"""Environment of a worker, so that two workers use two cores and neither spins."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +150,7 @@ def run_tasks(
 
     with progress(unit, len(tasks)) as advance:
         if jobs == 1:
-            _use_one_thread()
+            use_one_thread()
             for task in tasks:
                 result = result_of(task, lambda task=task: function(task))  # type: ignore[misc]
                 advance(describe(result))
@@ -171,35 +166,6 @@ def run_tasks(
                         yield result
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
-
-
-def worker_pool(jobs: int, preload: Sequence[str] = ()) -> ProcessPoolExecutor:
-    """A pool of fresh processes with one thread each, which end when this process does. With `preload`, they are forked
-    from a process that has imported these modules and done nothing else."""
-    context = multiprocessing.get_context("forkserver" if preload else "spawn")
-    if preload:
-        context.set_forkserver_preload(list(preload))
-    return ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker)
-
-
-def in_new_process(function: Callable[..., R], *args: Any) -> R:
-    """Call a function in a new process, whose memory and caches nothing else has used."""
-    with worker_pool(1) as pool:
-        return pool.submit(function, *args).result()
-
-
-def _start_worker() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    end_when_closed(parent.sentinel, grace_s=10.0)
-    if "torch" in sys.modules:
-        _use_one_thread()
-
-
-def _use_one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from oven_bench.configurations.configuration import Attach, Configuration, load
-from oven_bench.study import ONE_THREAD
+from oven_bench.worker_processes import ONE_THREAD
 from oven_core.protocol.messages import Decision, Observation, Receipt, RunStarted, Vote
 
 if TYPE_CHECKING:

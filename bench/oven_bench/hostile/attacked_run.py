@@ -13,8 +13,8 @@ from uuid import uuid4
 from oven_bench.hostile.attacks import ATTACKS, HONEST, NOBODY, STARTS, Attack
 from oven_bench.hostile.plugged_agents import Company
 from oven_bench.hostile.run_facts import Case, Log, Row, read
-from oven_bench.study import ONE_THREAD
 from oven_bench.training.recipe_run import Episode, up_command
+from oven_bench.worker_processes import ONE_THREAD
 from oven_core import plugins
 from oven_core.errors import ProcessError
 from oven_core.protocol.events import Event

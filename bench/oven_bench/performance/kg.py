@@ -29,7 +29,8 @@ import psutil
 
 from oven_bench.intervals import observed_quantile
 from oven_bench.performance.on_cpu_clock import OnCpu
-from oven_bench.study import Report, Study, in_new_process
+from oven_bench.study import Report, Study
+from oven_bench.worker_processes import in_new_process
 from oven_controller.stack.process_plan import Plan
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ProcessError

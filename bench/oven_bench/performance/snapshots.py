@@ -15,7 +15,8 @@ from typing import Any
 
 import click
 
-from oven_bench.study import Report, Study, in_new_process
+from oven_bench.study import Report, Study
+from oven_bench.worker_processes import in_new_process
 
 SIZES = {"memory": (192, 4), "disk": (512, 6)}
 """Kind → (hidden size, layers): about 2.7 and 22 million parameters."""

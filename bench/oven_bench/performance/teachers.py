@@ -22,7 +22,8 @@ from typing import Any
 import click
 
 from oven_bench.performance.step_arm import Dtype
-from oven_bench.study import Report, Study, in_new_process
+from oven_bench.study import Report, Study
+from oven_bench.worker_processes import in_new_process
 
 FORMS: dict[str, dict[str, Any]] = {
     "resident": {},

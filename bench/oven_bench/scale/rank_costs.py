@@ -18,7 +18,7 @@ from typing import Any, Self
 import psutil
 
 from oven_bench.scale.costs import GroupCosts, broadcast_tree
-from oven_bench.study import worker_pool
+from oven_bench.worker_processes import worker_pool
 from oven_learner.actuators import ChangeResult
 from oven_learner.ranks import Ranks
 

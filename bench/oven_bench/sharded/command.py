@@ -11,7 +11,8 @@ import click
 
 from oven_bench.intervals import bootstrapped
 from oven_bench.sharded import drill, step_cost
-from oven_bench.study import ONE_THREAD, Report, Study
+from oven_bench.study import Report, Study
+from oven_bench.worker_processes import ONE_THREAD
 from oven_core.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from oven_bench.study import ONE_THREAD
+from oven_bench.worker_processes import ONE_THREAD
 from oven_core.errors import ProcessError
 
 TIMEOUT_S = 1800

@@ -17,7 +17,7 @@ from torch import distributed
 from torch.distributed.fsdp import fully_shard
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from oven_bench.study import worker_pool
+from oven_bench.worker_processes import worker_pool
 from oven_learner import ranks
 from oven_learner.optim.optimizer_gauges import OptimizerGauges
 from oven_learner.optim.sharding import find_sharding

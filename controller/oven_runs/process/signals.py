@@ -1,7 +1,8 @@
 """Signal handling of `up`: the first SIGINT, SIGTERM or SIGHUP ends the run cleanly, the second one at once.
 
-The handlers are installed with `signal.signal`, because the event loop may hang, for example when it writes to a pipe
-without a reader. If `up` hangs after the second signal, a thread kills it.
+A thread receives the signals, because the event loop may hang, for example when it writes to a pipe without a reader.
+If `up` hangs after the second signal, the thread kills it. The interpreter passes a signal to it at once, in whichever
+thread the signal arrives (`signal.set_wakeup_fd`). Python's own handlers run only when the main thread does not hang.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import queue
 import signal
+import socket
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 
@@ -26,41 +28,50 @@ HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def handle_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
-    """Make the event loop call `on_signal` with each signal inside this context."""
+    """Make the event loop call `on_signal` with each signal inside this context. Only the main thread may enter it."""
     loop = asyncio.get_running_loop()
     modes = foreground_process.terminal_modes()
-    # Only a SimpleQueue may be used in a signal handler. 0 means that the context has ended.
-    signal_queue: queue.SimpleQueue[int] = queue.SimpleQueue()
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+
+    def receive(timeout_s: float | None = None) -> int:
+        """Return the number of the next signal, or 0 at the end of the context. Raises TimeoutError."""
+        reader.settimeout(timeout_s)
+        while number := reader.recv(1):
+            if number[0] in HANDLED_SIGNALS:
+                with contextlib.suppress(RuntimeError):  # the event loop is closed
+                    loop.call_soon_threadsafe(on_signal, number[0])
+                return number[0]
+        return 0
 
     def force_exit() -> None:
         """Wait for two signals inside the context, then kill everything after FORCE_AFTER_S or at the third signal."""
-        if not signal_queue.get():
-            return
-        number = signal_queue.get()
-        if not number:
-            return
-        with contextlib.suppress(queue.Empty):
-            while not signal_queue.get(timeout=FORCE_AFTER_S):  # 0: the context ended, but the process may hang later
-                continue
+        with reader:
+            if not (receive() and (number := receive())):
+                return
+            with contextlib.suppress(TimeoutError):
+                if not receive(FORCE_AFTER_S):  # the context ended, but the process may hang later
+                    time.sleep(FORCE_AFTER_S)
         kill_descendants()
         foreground_process.restore_terminal(modes)
         os._exit(128 + number)
 
-    def handle(number: int, _frame: types.FrameType | None) -> None:
-        signal_queue.put(number)
-        with contextlib.suppress(RuntimeError):  # the event loop is closed
-            loop.call_soon_threadsafe(on_signal, number)
-
     threading.Thread(target=force_exit, name="force-exit", daemon=True).start()
     # Under nohup, SIGHUP stays ignored.
     numbers = [number for number in HANDLED_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    previous_handlers = {number: signal.signal(number, handle) for number in numbers}
+    previous_handlers = {number: signal.signal(number, _ignore) for number in numbers}
+    previous_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     try:
         yield
     finally:
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)
-        signal_queue.put(0)
+        signal.set_wakeup_fd(previous_fd)
+        writer.close()
+
+
+def _ignore(_number: int, _frame: types.FrameType | None) -> None:
+    """Do nothing, because the interpreter has written the signal's number to the wakeup file descriptor."""
 
 
 def kill_descendants() -> None:

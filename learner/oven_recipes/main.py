@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 
 def main(args: list[str]) -> int:
-    """Train the recipe that config.json in the run's folder names. Raises ConfigError if the file cannot be read, or if
-    there is no such recipe."""
+    """Train the recipe that config.json in the run's folder names. Raises ConfigError if the file cannot be read, if
+    there is no such recipe, or if a package that it needs is not installed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = Path(os.environ["OVEN_RUN_DIR"])
@@ -30,7 +30,13 @@ def main(args: list[str]) -> int:
         raise UnknownNameError("recipe", name, recipes)
     log.info("%sloading the recipe %s", PREPARING, name)
     recipe: Recipe = recipes[name].load()
-    train = recipe.load_training()
+    try:
+        train = recipe.load_training()
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the recipe {name!r} needs the package {error.name!r}, which is not installed; run "
+            '`pip install "oven-controller[recipes]"`'
+        ) from error
     wait_until_released()
     settings = _read_settings(folder)  # the stack has meanwhile added rules
     train(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 import click
 
 from oven_controller.cli.lazy_group import Command, Group, LazyGroup
-from oven_core.errors import NO_SPACE, OvenError
+from oven_core.errors import NO_SPACE, ConfigError, OvenError
 from oven_core.protocol.operator_actions import ACTIONS
 from oven_core.terminal_text import clean
 
@@ -163,6 +164,13 @@ def run(argv: Sequence[str] | None = None) -> None:
     except OvenError as error:
         print("error: " + "\n".join(map(clean, str(error).splitlines())), file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if not package or importlib.util.find_spec(package) is not None:  # no missing package, but a fault of ours
+            raise
+        message = f"this command needs the package {package!r}, which is not installed"
+        print(f'error: {message}; run `pip install "oven-controller[all]"`', file=sys.stderr)
+        sys.exit(ConfigError.exit_code)
     except OSError as error:
         if error.errno not in NO_SPACE and not error.filename:
             raise

@@ -380,13 +380,18 @@ class _Stack:
         return 130 if self.signal_number == signal.SIGINT else 0
 
     def _learner_exit_code(self, child: Child | None) -> int:
-        """Return the exit code of a learner that ended by itself, or else the code for the signal."""
+        """Return the exit code of a learner that ended by itself, or else the code for the signal.
+
+        Raises ConfigError if the learner could not start because of its settings or a missing package."""
         if child is None or child.returncode is None:
             return self._stop_exit_code()
         code = child.returncode
         if self.request.command or code == 0:
             self.script_code = code
             return code
+        last_line = child.tail(lines=1)
+        if code == ConfigError.exit_code and last_line.startswith("error: ") and self.printer.view.started is None:
+            raise ConfigError(last_line.removeprefix("error: "))
         self.out(f"the learner failed ({describe_exit(code)}); the end of {short_path(child.log)}:")
         for line in child.tail().splitlines():
             self.out(f"  {line}")

@@ -107,6 +107,12 @@ def test_a_dead_learner_ends_the_run(stack: Stack) -> None:
     assert (code, "has no RunStarted" in output) == (2, True)  # nothing ran: that is no pass
 
 
+def test_a_learner_that_cannot_start_is_one_line_and_leaves_no_run(stack: Stack) -> None:
+    code, output = stack.command("up", "--headless", "--recipe", "toy", "--set", "recipe_options.mode=misses_package")
+    assert code == 2 and "error: it needs the package 'torch'\n" in output, output
+    assert "Traceback" not in output and "decisions" not in output and stack.json("runs") == []
+
+
 def test_an_agent_that_dies_does_not_end_the_run(stack: Stack) -> None:
     up = stack.up("five", "--set", "recipe_options.mode=wait", until="step   12/12")
     psutil.Process(stack.run_folder("five").info().children["agents-1"]).kill()

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.bus.connection import Bus
+from oven_core.errors import ConfigError
 from oven_core.protocol.messages import (
     ActuatorSpec,
     Horizon,
@@ -34,7 +35,7 @@ from oven_runs.process.child_process import wait_until_released
 class ToySettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    mode: Literal["end", "wait", "die", "refuse"] = "end"
+    mode: Literal["end", "wait", "die", "refuse", "misses_package"] = "end"
     width: int = Field(default=8, ge=1, le=64)
 
 
@@ -69,6 +70,8 @@ def learner(args: list[str]) -> int:
     if mode == "die":
         print("out of memory, says the learner", file=sys.stderr)
         return 7
+    if mode == "misses_package":
+        raise ConfigError("it needs the package 'torch'")
     return asyncio.run(_learn(mode, settings["steps"] or 12, Rules.model_validate(settings["rules"])))
 
 

@@ -281,6 +281,17 @@ def test_a_command_imports_only_what_it_needs(command: str, heavy: tuple[str, ..
     assert done.stdout.splitlines()[-1] == "[]" and len(done.stdout.splitlines()) > 2 and not done.stderr
 
 
+@pytest.mark.parametrize(
+    ("missing", "command"),
+    [("numpy", ["oracle", "ask", "a text"]), ("transformers", ["traces", "collect", "instances.jsonl"])],
+)
+def test_a_missing_package_is_one_line_that_says_what_to_install(missing: str, command: list[str], home: Home) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None\nfrom oven_controller.cli.main import run\nrun({command})\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=_path())
+    expected = f"error: this command needs the package '{missing}', which is not installed; run "
+    assert (done.returncode, done.stderr) == (2, expected + '`pip install "oven-controller[all]"`\n')
+
+
 def test_help_fits_100_columns_and_describes_every_option(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

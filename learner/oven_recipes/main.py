@@ -34,8 +34,8 @@ def main(args: list[str]) -> int:
         train = recipe.load_training()
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"the recipe {name!r} needs the package {error.name!r}, which is not installed; run "
-            '`pip install "oven-controller[recipes]"`'
+            f"the recipe {name!r} needs the package {error.name!r}, which is not installed; "
+            '`pip install "oven-controller[recipes]"` installs the packages of the shipped recipes'
         ) from error
     wait_until_released()
     settings = _read_settings(folder)  # the stack has meanwhile added rules

@@ -59,7 +59,7 @@ def handle_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
     threading.Thread(target=force_exit, name="force-exit", daemon=True).start()
     # Under nohup, SIGHUP stays ignored.
     numbers = [number for number in HANDLED_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    previous_handlers = {number: signal.signal(number, _ignore) for number in numbers}
+    previous_handlers = {number: signal.signal(number, _do_nothing) for number in numbers}
     previous_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     try:
         yield
@@ -70,8 +70,8 @@ def handle_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
         writer.close()
 
 
-def _ignore(_number: int, _frame: types.FrameType | None) -> None:
-    """Do nothing, because the interpreter has written the signal's number to the wakeup file descriptor."""
+def _do_nothing(_number: int, _frame: types.FrameType | None) -> None:
+    """Replace the default action of a signal. The interpreter writes its number to the wakeup file descriptor."""
 
 
 def kill_descendants() -> None:

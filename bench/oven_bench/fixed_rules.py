@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
-from oven_core.protocol.messages import Decision, LearnerMessage, Observation, RunStarted, Value
+from oven_core.protocol.messages import Decision, Observation, RunStarted, Value
+from oven_learner.link.link_interface import UnbuiltMessage
 from oven_learner.testing import FakeLink
 
 Change = tuple[str, Value]
@@ -98,8 +98,8 @@ class RuleLink(FakeLink):
         """The rule's changes: (tick, actuator, value)."""
         self._rule = rule
 
-    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-        super().send(make, droppable=droppable)
+    def send(self, unbuilt: UnbuiltMessage) -> None:
+        super().send(unbuilt)
         message = self.sent[-1]
         if isinstance(message, RunStarted):
             self._rule.start(message)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cache
 from random import Random
 
@@ -19,8 +18,8 @@ from oven_bench.gym.episode import Outcome, play
 from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.runner import Ground
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
-from oven_core.protocol.messages import LearnerMessage, Observation, RunStarted, Value
-from oven_learner.link.link_interface import Link
+from oven_core.protocol.messages import LearnerMessage, RunStarted, Value
+from oven_learner.link.link_interface import Link, UnbuiltMessage, build_message
 from oven_learner.testing import FakeLink
 
 SEED = 101
@@ -41,8 +40,8 @@ class Listener(FakeLink):
         self.messages = [run.encode(), repr(rng.random()).encode()]
         return self
 
-    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-        super().send(make, droppable=droppable)
+    def send(self, unbuilt: UnbuiltMessage) -> None:
+        super().send(unbuilt)
         self.messages.append(self.sent[-1].wire())
 
 
@@ -60,9 +59,9 @@ class ListeningArm:
         link, messages = self._arm.link(run, rng), self.messages
         send = link.send
 
-        def listen(factory: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-            messages.append(message := factory())
-            send(lambda: message, droppable=droppable)
+        def listen(unbuilt: UnbuiltMessage) -> None:
+            messages.append(message := build_message(unbuilt))
+            send(lambda: message)
 
         link.send = listen  # type: ignore[method-assign]
         return link
@@ -185,8 +184,8 @@ def test_an_arm_that_stops_or_holds_ends_the_episode_and_is_scored_by_what_stand
 
 
 class Raising(Listener):
-    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-        if isinstance(make(), Observation):
+    def send(self, unbuilt: UnbuiltMessage) -> None:
+        if isinstance(unbuilt, tuple):
             raise RuntimeError("the arm is broken")
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from oven_core.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, Receipt, Value
-from oven_learner.link.link_interface import SilentLink
+from oven_learner.link.link_interface import SilentLink, UnbuiltMessage, build_message
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import SampleConverter
 
@@ -45,9 +45,9 @@ class FakeLink(SilentLink):
         """Return the state of earlier incarnations."""
         return self._past
 
-    def send(self, factory: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+    def send(self, unbuilt: UnbuiltMessage) -> None:
         """Record the message, and make the decisions planned for its tick."""
-        message = factory()
+        message = build_message(unbuilt)
         self.sent.append(message)
         if isinstance(message, Observation):
             for tick in [tick for tick in self._plan if tick <= message.tick]:

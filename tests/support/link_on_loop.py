@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
+from functools import partial
 
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
@@ -14,7 +15,7 @@ from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
 from oven_core.telemetry import tracing
 from oven_learner.link.bus_session import BusSession
-from oven_learner.link.link_interface import MessageFactory
+from oven_learner.link.link_interface import UnbuiltMessage, build_message
 from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter
 from oven_learner.link.outbox import MAX_WAITING_BYTES, OutageLog
@@ -35,7 +36,7 @@ class LinkOnLoop:
         self.reader = LogReader(run, Keyring(), secret, contexts, lambda _, body: self._inbox.append(body))
         self._session = BusSession(url, run, credentials, self.writer, self.reader, outages)
         self._loop = asyncio.get_running_loop()
-        self._new: deque[tuple[MessageFactory, bool]] = deque()
+        self._new: deque[UnbuiltMessage] = deque()
         self._inbox: deque[LogMessage] = deque()
 
     @property
@@ -48,8 +49,8 @@ class LinkOnLoop:
     def begin(self) -> None:
         self._loop.call_soon_threadsafe(self.reader.begin)
 
-    def send(self, factory: MessageFactory, *, droppable: bool = False) -> None:
-        self._new.append((factory, droppable))
+    def send(self, unbuilt: UnbuiltMessage) -> None:
+        self._new.append(unbuilt)
 
     def show(self, convert: SampleConverter) -> None:
         pass
@@ -83,6 +84,6 @@ class LinkOnLoop:
     async def _collect(self) -> None:
         while True:
             while self._new:
-                factory, droppable = self._new.popleft()
-                self.writer.put(factory, droppable=droppable)
+                message = self._new.popleft()
+                self.writer.put(partial(build_message, message), droppable=isinstance(message, tuple))
             await asyncio.sleep(0 if self.writer.collect() else POLL_S)

@@ -17,12 +17,12 @@ from oven_bench.gym.shared_prefix import MAX_STEPS, Record, last_step
 from oven_bench.gym.task_table import Kind
 from oven_core.errors import OvenError
 from oven_core.mesh.state import main_held_out_metric
-from oven_core.protocol.messages import Decision, LearnerMessage, LogMessage, Receipt, RunStarted
+from oven_core.protocol.messages import Decision, LogMessage, Receipt, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.protocol.rules import Rules
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.oven_client import OvenClient
-from oven_learner.link.link_interface import Link
+from oven_learner.link.link_interface import Link, UnbuiltMessage, build_message
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import SampleConverter
 from oven_learner.rollback.memory_snapshots import Snapshots
@@ -122,8 +122,8 @@ class InterventionCounter:
     def begin(self) -> None:
         self._link.begin()
 
-    def send(self, factory: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-        message = factory()
+    def send(self, unbuilt: UnbuiltMessage) -> None:
+        message = build_message(unbuilt)
         if isinstance(message, RunStarted):
             self._harmless = frozenset(spec.name for spec in message.actuators if not spec.intervenes)
             self._at_end = frozenset(spec.name for spec in message.actuators if spec.effect == "at_end")
@@ -132,7 +132,7 @@ class InterventionCounter:
             changed = bool(message.decision_id) and message.actuator not in self._harmless
             self.interventions += ended_with_best or changed
         try:
-            self._link.send(lambda: message, droppable=droppable)
+            self._link.send(lambda: message)
         except Exception as error:
             self.failure = self.failure or error
             raise

@@ -75,12 +75,12 @@ class LoopClient(OvenClient):
         # If a loop keeps increasing its count after a rollback, the count is greater than the step of the weights.
         counts_differ = not self._loop_rolls_back and step != self.step + 1
         step_of_weights = self.step + (step - self._last_step) if counts_differ else step
-        self._last_step = step
+        self._last_step, self._messages.discarded_steps = step, max(0, step - step_of_weights)
         self._step_count += 1
         results = None
         if self.evaluation is not None:
-            results = self.evaluation.measure_if_due(self._step_count, is_last=step == self._max_steps)
-        self._observe(step_of_weights, {**(results or {}), **metrics})
+            results = self.evaluation.measure_if_due(self._step_count, is_last=step == self._messages.max_steps)
+        self._observe(step_of_weights, {**results, **metrics} if results is not None else metrics)
         if results is not None:
             self.record_evaluation(results)
 
@@ -89,14 +89,11 @@ class LoopClient(OvenClient):
         run stops or this was its last step, which is known only with `max_steps`."""
         step_before = self.step
         super().poll()
-        is_last_step = self._max_steps is not None and self._last_step >= self._max_steps
+        max_steps = self._messages.max_steps
+        is_last_step = max_steps is not None and self._last_step >= max_steps
         was_rolled_back = self.step < step_before  # then the loop may continue
         if self.stopping or (is_last_step and not was_rolled_back):
             self.finish()
-
-    def progress(self, step: int) -> float:
-        """Return the completed share of the run, 0 to 1. It counts steps that a rollback threw away."""
-        return super().progress(step + max(0, self._last_step - self.step))
 
     def close(
         self,
@@ -129,12 +126,11 @@ class LoopClient(OvenClient):
             self.gauges.settle()
 
     def _observe(self, step: int, metrics: Mapping[str, float]) -> None:
-        averaged = self._ranks.mean(metrics, self._averaged_metrics)
-        tick = self.advance(step)
         if self.gauges is None:
-            self.publish(tick, step, averaged)
+            super().observe(step, metrics)
             return
-        self.gauges.end_step(tick, step, averaged)
+        averaged = self._ranks.mean(metrics, self._averaged_metrics)
+        self.gauges.end_step(self.advance(step), step, averaged)
         if self._lockstep:
             self.gauges.settle()  # because the tick closes only when its observation is in the log
 

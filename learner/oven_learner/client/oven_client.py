@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -33,6 +34,7 @@ from oven_learner.client.commands import Commands
 from oven_learner.client.inbox import Inbox, Orders
 from oven_learner.client.outcome_readings import OutcomeReadings
 from oven_learner.client.run_actions import RunActions
+from oven_learner.client.run_messages import RunMessages
 from oven_learner.client.run_start import (
     check_rules,
     open_log,
@@ -41,7 +43,7 @@ from oven_learner.client.run_start import (
     resume_judges,
     resume_values,
 )
-from oven_learner.link.link_interface import Link, MessageFactory, TracedReceipt, build_observation, to_floats
+from oven_learner.link.link_interface import Link, TracedReceipt, to_floats
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import SampleConverter
 from oven_learner.ranks import Ranks
@@ -52,6 +54,19 @@ log = logging.getLogger("oven.learner")
 HOLD_POLL_S = 0.05
 """Seconds between two polls while the run is held."""
 EndReason = Literal["completed", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """What only `start` needs."""
+
+    training: str
+    rules: Rules
+    keys: Mapping[str, str]
+    held_out: Sequence[str]
+    """Names of the held-out metrics."""
+    announce: Callable[..., RunStarted]
+    """Builds RunStarted from the fields that are known at the start."""
 
 
 class OvenClient:
@@ -114,27 +129,30 @@ class OvenClient:
         self.out_of_time = False
         """Whether the run stops because its time budget is used up. The run then counts as completed."""
         self._link, self._ranks = link, ranks or Ranks()
-        self._training, self._lockstep, self._rules = training, lockstep, rules or Rules(autonomy="observe")
-        self._max_steps, self._seconds = max_steps, seconds
-        self._keys, self._averaged_metrics = dict(keys or {}), tuple(averaged_metrics)
+        self._lockstep, self._averaged_metrics = lockstep, tuple(averaged_metrics)
+        self._messages = RunMessages(link, max_steps, seconds)
         self._snapshots, self._best, self._settle = snapshots, best, settle
         announced = {spec.name for spec in metrics}
-        self._run_started = partial(
-            RunStarted,
-            recipe=recipe,
-            horizon=Horizon(max_steps=max_steps, seconds=seconds, charge_rollbacks=charge_rollbacks),
-            metrics=metrics,
-            unmeasured={name: cause for name, cause in (unmeasured or {}).items() if name not in announced},
-            rules=self._rules,
-            lockstep=lockstep,
-            mesh_code=mesh_code,
-            versions=dict(versions or {}),
+        rules = rules or Rules(autonomy="observe")
+        self._setup = _Setup(
+            training=training,
+            rules=rules,
+            keys=dict(keys or {}),
+            held_out=[spec.name for spec in metrics if spec.held_out],
+            announce=partial(
+                RunStarted,
+                recipe=recipe,
+                horizon=Horizon(max_steps=max_steps, seconds=seconds, charge_rollbacks=charge_rollbacks),
+                metrics=metrics,
+                unmeasured={name: cause for name, cause in (unmeasured or {}).items() if name not in announced},
+                rules=rules,
+                lockstep=lockstep,
+                mesh_code=mesh_code,
+                versions=dict(versions or {}),
+            ),
         )
-        self._incarnation, self._n = 1, 0  # this process's number in the run, and the number of its last message
-        self._started_at = 0.0
         self._closed = self._finished = False
         self._best_metrics: dict[str, float] = {}  # metrics of the best weights, if the run ends with them
-        self._held_out = [spec.name for spec in metrics if spec.held_out]
         self._adopted = AdoptedDecisions(
             self,
             actuators,
@@ -158,29 +176,30 @@ class OvenClient:
     def start(self, step: int = 0, values: Mapping[str, Value] | None = None) -> ResumeState:
         """Connect, announce the run, and restore the settings of earlier incarnations of the same training. `values`
         come from a checkpoint, and are used for actuators whose value is not in the log. Raises OvenError."""
-        check_rules(self._rules, self.actuators)
-        past, self._training = open_log(self._link, self._ranks, self._training)
+        setup = self._setup
+        check_rules(setup.rules, self.actuators)
+        past, training = open_log(self._link, self._ranks, setup.training)
         # Only rank 0 knows the run's rules.
-        self._adopted.answers_immediately, rules = self._ranks.broadcast((self._lockstep, self._rules))
-        self._outcome_readings = OutcomeReadings(rules, self._held_out, past.tick)
-        self._incarnation, self.seq_at_connect = past.incarnation + 1, past.last_seq
+        self._adopted.answers_immediately, rules = self._ranks.broadcast((self._lockstep, setup.rules))
+        self._outcome_readings = OutcomeReadings(rules, setup.held_out, past.tick)
+        self.seq_at_connect = past.last_seq
         self.tick, self.step = past.tick, step
-        if past.training not in ("", self._training):
+        if past.training not in ("", training):
             self._adopted.last_tick_of_previous_training = past.tick
-        resume_bounds(past.announced.get(self._training, {}), self.actuators)
-        resume_judges(past.offers.get(self._training, {}), self.actuators)
-        resume_values({**(values or {}), **past.values.get(self._training, {})}, self.actuators, self._ranks)
-        self._started_at = time.monotonic()
-        run_started = self._run_started(
-            incarnation=self._incarnation,
-            n=self._next_n(),
-            training=self._training,
+        resume_bounds(past.announced.get(training, {}), self.actuators)
+        resume_judges(past.offers.get(training, {}), self.actuators)
+        resume_values({**(values or {}), **past.values.get(training, {})}, self.actuators, self._ranks)
+        self._messages.start(past.incarnation + 1)
+        run_started = setup.announce(
+            incarnation=self._messages.incarnation,
+            n=self._messages.next_n(),
+            training=training,
             tick=self.tick,
             step=step,
             actuators=self.actuators.specs(),
-            keys=self._keys or dict(past.keys),
+            keys=setup.keys or dict(past.keys),
         )
-        self._enqueue(run_started.model_copy)  # the message was built above, so that errors in it are raised
+        self._messages.send(run_started.model_copy)  # the message was built above, so that errors in it are raised
         self._adopted.seen_ids = set(past.decided_ids)
         self._commands.ignore(past.commands)
         for result, actuator, decision_id, command in receipts_of_unanswered(past):
@@ -194,7 +213,12 @@ class OvenClient:
         of sending 0. NaN is sent as NaN. The call only appends to a queue, and another thread sends the message."""
         if self._averaged_metrics:
             metrics = self._ranks.mean(metrics, self._averaged_metrics)
-        self.publish(self.advance(step), step, dict(metrics))
+        # The same as `advance`, without a call.
+        if self._adopted.pending or self.actuators.proofs:
+            self._adopted.report_outcomes()
+        self.tick = tick = self.tick + 1
+        self.step = step
+        self._messages.observe(tick, step, {**metrics})
 
     def advance(self, step: int) -> int:
         """Start the tick of a step, and return the tick. The caller passes it to `publish` later, in order of ticks."""
@@ -206,15 +230,15 @@ class OvenClient:
 
     def publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Log the metrics of a tick that `advance` has returned. The mapping must not change afterwards."""
-        self._n += 1
-        arguments = (self._incarnation, self._n, tick, step, self.progress(step), metrics)
-        self._enqueue(partial(build_observation, *arguments), droppable=True)
+        self._messages.observe(tick, step, metrics)
 
     def poll(self) -> None:
         """Receive decisions and commands, and apply those that are due between two optimizer steps. In lockstep, wait
         for the tick to close. While the run is held, keep listening instead of returning. The other ranks then sleep
         until rank 0 has received something."""
-        self._apply_orders(self._inbox.collect(self.tick, self._commands.seen_ids))
+        orders = self._inbox.collect(self.tick, self._commands.seen_ids)
+        if orders is not None or self._adopted.waiting:
+            self._apply_orders(orders)
         while self.hold_reason and not self.stop_reason:
             if self._ranks.leader:
                 time.sleep(HOLD_POLL_S)
@@ -230,7 +254,7 @@ class OvenClient:
         """Announce an added or changed actuator (`Actuators.update`) at the next step boundary. All ranks make this
         call at the same step. Before `start`, it only checks the name, because RunStarted announces all actuators.
         Raises UnknownNameError."""
-        if self._started_at:
+        if self._messages.started_at:
             self._announcements.request(name)
         else:
             self.actuators.spec(name)
@@ -300,8 +324,8 @@ class OvenClient:
         self._adopted.end()
         self._commands.end(late_orders)
         run_ended = RunEnded(
-            incarnation=self._incarnation,
-            n=self._next_n(),
+            incarnation=self._messages.incarnation,
+            n=self._messages.next_n(),
             reason=reason,
             detail=detail,
             tick=self.tick,
@@ -309,7 +333,7 @@ class OvenClient:
             metrics=to_floats({**(metrics or {}), **self._best_metrics}),
             lockstep_timeouts=self._inbox.timeouts,
         )
-        self._enqueue(run_ended.model_copy)
+        self._messages.send(run_ended.model_copy)
         all_sent = self._link.close(timeout_s)
         if not all_sent:
             log.error("the run's last messages could not be sent within %g s and are missing from the log", timeout_s)
@@ -317,14 +341,7 @@ class OvenClient:
 
     def position(self) -> dict[str, int]:
         """Return the position in the log: the tick, and (incarnation, n) of the learner's last message."""
-        return {"incarnation": self._incarnation, "n": self._n, "tick": self.tick}
-
-    def progress(self, step: int) -> float:
-        """Return the completed share of the run, 0 to 1, by steps or by time, whichever is larger."""
-        share = step / self._max_steps if self._max_steps else 0.0
-        if self._seconds:
-            share = max(share, (time.monotonic() - self._started_at) / self._seconds)
-        return 0.0 if share < 0.0 else 1.0 if share > 1.0 else share
+        return {"incarnation": self._messages.incarnation, "n": self._messages.n, "tick": self.tick}
 
     def __enter__(self) -> Self:
         return self
@@ -342,10 +359,6 @@ class OvenClient:
             return "failed", f"{type(error).__name__}: {error}"[:500]
         return "stopped" if self.stop_reason and not self.out_of_time else "completed", self.stop_reason
 
-    def is_time_spent(self) -> bool:
-        """Whether the time budget is used up."""
-        return bool(self._seconds and time.monotonic() - self._started_at >= self._seconds)
-
     def publish_receipt(
         self,
         result: ChangeResult,
@@ -361,8 +374,8 @@ class OvenClient:
         ended_ns = time.time_ns()
         self._settle_safely()
         receipt = Receipt(
-            incarnation=self._incarnation,
-            n=self._next_n(),
+            incarnation=self._messages.incarnation,
+            n=self._messages.next_n(),
             decision_id=decision_id,
             command=command,
             actuator=actuator,
@@ -373,7 +386,7 @@ class OvenClient:
             step=self.step if step is None else step,
             reason=result.reason,
         )
-        self._enqueue(TracedReceipt(receipt, began_ns or ended_ns, ended_ns))
+        self._messages.send(TracedReceipt(receipt, began_ns or ended_ns, ended_ns))
 
     def show(self, convert: SampleConverter) -> None:
         """Queue a group of completions for the monitor. Never blocks."""
@@ -381,12 +394,12 @@ class OvenClient:
 
     def publish_message(self, kind: type[LearnerMessage], **fields: Any) -> None:
         """Log a message of the class `kind`, with these fields."""
-        self._enqueue(partial(kind, incarnation=self._incarnation, n=self._next_n(), **fields))
+        self._messages.send(partial(kind, incarnation=self._messages.incarnation, n=self._messages.next_n(), **fields))
 
     def _take_own_requests(self) -> Orders | None:
         """Return what the learner itself requests of all ranks before the next step, or None. Rank 0 only. The first
         test is here, because `poll` would take 10 µs longer if it called both objects at every step."""
-        is_time_spent = self._seconds is not None and self.is_time_spent()
+        is_time_spent = self._messages.is_time_spent()
         commands = self._commands
         if not (is_time_spent or self._announcements.requested or commands.probes or commands.probed_commands):
             return None
@@ -429,14 +442,3 @@ class OvenClient:
             self._settle()
         except Exception:  # the device has failed, so training will raise its own error
             log.exception("measurements could not be read from the device and are missing from the log")
-
-    def _enqueue(self, factory: MessageFactory, droppable: bool = False) -> None:
-        """Queue a message on the link. Never raises, because the other ranks would wait for this one."""
-        try:
-            self._link.send(factory, droppable=droppable)
-        except Exception:
-            log.exception("cannot send a message; training continues")
-
-    def _next_n(self) -> int:
-        self._n += 1
-        return self._n

@@ -21,7 +21,6 @@ import threading
 import time
 from collections import deque
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from oven_core.errors import OvenError, ProcessError, reason
@@ -34,7 +33,8 @@ from oven_core.telemetry import tracing
 from oven_learner.import_hook import collector_paused
 from oven_learner.link import spool
 from oven_learner.link.doorbell import Doorbell
-from oven_learner.link.link_interface import MessageFactory, build_observation, message_id
+from oven_learner.link.event_inbox import EventInbox
+from oven_learner.link.link_interface import MessageFactory, UnbuiltMessage, build_message, message_id
 from oven_learner.link.outbox import BUILD_BATCH, MAX_UNBUILT, MAX_WAITING_BYTES, OVERHEAD_BYTES, OutageLog
 from oven_learner.link.pipes import Inlet, Outlet, SharedNumbers, pack
 from oven_learner.link.resume_state import ResumeState
@@ -57,7 +57,7 @@ POLL_S = 0.005
 """Seconds that the relay sleeps while the pipe is full or the worker starts, and minimum seconds between two wake-ups
 for new messages. The training thread never wakes the relay, because the scheduler might then run it on the trainer's
 core. On a busy machine, this costs milliseconds at the 99th percentile."""
-EVENTS, HAS_SENT = SharedNumbers.EVENTS, SharedNumbers.HAS_SENT
+HAS_SENT = SharedNumbers.HAS_SENT
 UnsentFrame = tuple[int, bytes, bool]
 """A message's number, its packed frame, and whether it may be dropped."""
 RESTART_PAUSE_S = 0.25
@@ -95,14 +95,10 @@ class ProcessLink:
         secret = secrets.token_bytes(16)
         self._config = WorkerConfig(url, run, credentials, pin, poll_s, secret, spool_folder, reads_machine)
         self._closing_timeout_s = self._closed_at = 0.0
-        self._new_messages: deque[tuple[MessageFactory, bool]] = deque()
-        self._items = Inlet(-1)  # events from the current worker
+        self._new_messages: deque[UnbuiltMessage] = deque()
         self._numbers = SharedNumbers()
         self._cells = self._numbers.cells
-        self._last_event_count = 0
-        self._next_items: deque[Inlet] = deque()  # from workers that started later
-        self._last_item = 0  # sequence number of the last received event
-        self._inbox: deque[LogMessage] = deque()
+        self._events = EventInbox(self._numbers)
         self._samples = SampleQueue()
         self._past: ResumeState | None = None
         self._failure: BaseException | None = None
@@ -153,26 +149,15 @@ class ProcessLink:
         self._may_begin.set()
         self._cells[HAS_SENT] = 1
 
-    def send(self, factory: MessageFactory, *, droppable: bool = False) -> None:
-        self._new_messages.append((factory, droppable))
+    def send(self, unbuilt: UnbuiltMessage) -> None:
+        self._new_messages.append(unbuilt)
         self._cells[HAS_SENT] = 1
 
     def show(self, convert: SampleConverter) -> None:
         self._samples.put(convert)
 
     def receive(self) -> LogMessage | None:
-        if not self._inbox:
-            event_count = self._cells[EVENTS]
-            if event_count == self._last_event_count:
-                return None
-            self._last_event_count = event_count
-            while self._next_items:
-                self._items.close()
-                self._items = self._next_items.popleft()
-            for item in self._items.take():
-                self._last_item = item.seq
-                self._inbox.append(item.body)
-        return self._inbox.popleft() if self._inbox else None
+        return self._events.receive()
 
     def close(self, timeout_s: float) -> bool:
         self._closing_timeout_s, self._closed_at = timeout_s, time.monotonic()
@@ -184,8 +169,7 @@ class ProcessLink:
                 self._process.kill()
             self._relay.join(GRACE_S)
         self._samples.close()
-        for inlet in (self._items, *self._next_items):
-            inlet.close()
+        self._events.close()
         self._numbers.close()
         if not self._status.is_final and self._config.folder and self._past is not None:
             self._spool_unsent()
@@ -197,13 +181,11 @@ class ProcessLink:
         config, status = self._config, self._status
         # The log has all required messages up to this number, and perhaps later ones.
         last_confirmed = status.last_received - status.waiting_count - status.dropped_count
-        factories: dict[int, MessageFactory] = {
-            n: factory for n, factory in self._required.items() if n > last_confirmed
-        }
-        factories |= {n: unpack_observation(data) for n, data, droppable in self._unsent if droppable}
+        waiting: dict[int, UnbuiltMessage] = {n: factory for n, factory in self._required.items() if n > last_confirmed}
+        waiting |= {n: unpack_observation(data) for n, data, droppable in self._unsent if droppable}
         entries = []
-        for n in sorted(factories):
-            message = factories[n]()
+        for n in sorted(waiting):
+            message = build_message(waiting[n])
             if isinstance(message, RunEnded):
                 message = message.model_copy(update={"dropped_observations": self.dropped_count})
             subject = learner_subject(config.run, message)
@@ -234,7 +216,7 @@ class ProcessLink:
             if self._closing.wait(pause):
                 return
             pause = min(2 * pause, MAX_RESTART_PAUSE_S)
-            self._config = replace(self._config, is_replacement=True, last_item=self._last_item)
+            self._config = replace(self._config, is_replacement=True, last_item=self._events.last_seq)
 
     def _serve(self, config: WorkerConfig) -> None:
         """Run one worker until it ends. Raises ProcessError if it cannot be started or ends unexpectedly."""
@@ -253,7 +235,7 @@ class ProcessLink:
             for fd in (worker_in, worker_out, items_out, bell_out):
                 os.close(fd)
         assert process.stderr is not None
-        self._next_items.append(items)
+        self._events.connect(items)
         self._ready = self._sent_begin = self._sent_close = False
         try:
             outlet.put(pack(config))
@@ -300,25 +282,25 @@ class ProcessLink:
             if has_packed and not self._closing.is_set() and len(self._new_messages) <= MAX_UNBUILT:
                 break
             for _ in range(min(BUILD_BATCH, len(self._new_messages))):
-                self._pack(*self._new_messages[0])
+                self._pack(self._new_messages[0])
                 self._new_messages.popleft()  # only now, so that `unsent` always counts it
             has_packed = True
 
-    def _pack(self, factory: MessageFactory, droppable: bool) -> None:
+    def _pack(self, unbuilt: UnbuiltMessage) -> None:
         self._n += 1
         try:
-            if isinstance(factory, partial) and factory.func is build_observation:
-                data = pack_observation(self._n, self._lost_count, factory)
+            if isinstance(unbuilt, tuple):
+                data = pack_observation(self._n, self._lost_count, unbuilt)
             else:
-                data = pack(Frame(self._n, self._lost_count, factory))
+                data = pack(Frame(self._n, self._lost_count, unbuilt))
         except Exception as error:
             log.error("cannot build a message, so it is omitted: %s", reason(error))
             return
-        if droppable:
+        if isinstance(unbuilt, tuple):
             self._observation_count += 1
         else:
-            self._required[self._n] = factory
-        self._unsent.append((self._n, data, droppable))
+            self._required[self._n] = unbuilt
+        self._unsent.append((self._n, data, isinstance(unbuilt, tuple)))
         self._unsent_bytes += len(data) + OVERHEAD_BYTES
         self._drop_oldest_observations()
 
@@ -370,7 +352,7 @@ class ProcessLink:
                     self._outages.record_recovery(self.dropped_count)
                 case ResumeState():
                     self._past, self._ready = message, True
-                    self._last_item = message.last_seq
+                    self._events.last_seq = message.last_seq
                     self._config = replace(self._config, last_sent=message.last_seq)
                     self._opened.set()
                 case BaseException() if self._past is None:

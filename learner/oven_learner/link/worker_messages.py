@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
-from oven_core.protocol.messages import LogMessage, Observation
+from oven_core.protocol.messages import LogMessage
 from oven_core.security.credentials import Credentials
 from oven_learner.link import pipes
-from oven_learner.link.link_interface import MessageFactory, build_observation, to_floats
+from oven_learner.link.link_interface import MessageFactory, ObservationFields, to_floats
 
 GRACE_S = 1.0
 """Maximum seconds for the worker to end after the closing message, or after the learner dies."""
@@ -98,13 +97,13 @@ class Resumed:
     """Number of observations in the log."""
 
 
-def pack_observation(n: int, lost_count: int, observation: partial[Observation]) -> bytes:
-    """Pack the arguments of `build_observation` as plain values."""
-    *position, metrics = observation.args
+def pack_observation(n: int, lost_count: int, fields: ObservationFields) -> bytes:
+    """Pack an observation as plain values."""
+    *position, metrics = fields
     return pipes.pack_plain((n, lost_count, *position, to_floats(metrics)))  # marshal cannot pack NumPy numbers
 
 
-def unpack_observation(data: bytes) -> partial[Observation]:
+def unpack_observation(data: bytes) -> ObservationFields:
     """Unpack the result of `pack_observation`."""
-    _n, _lost_count, *arguments = pipes.unpack(data)
-    return partial(build_observation, *arguments)
+    _n, _lost_count, *fields = pipes.unpack(data)
+    return tuple(fields)

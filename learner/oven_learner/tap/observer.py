@@ -12,7 +12,7 @@ from oven_core.protocol.rules import Rules
 from oven_learner.client.oven_client import EndReason
 from oven_learner.client.run_start import installed_versions
 from oven_learner.link.find_controller import Connection
-from oven_learner.link.link_interface import Link, build_observation
+from oven_learner.link.link_interface import Link
 from oven_runs.metrics.metric_names import announcement_order, metric_spec
 
 RECIPE = "tap"
@@ -41,8 +41,7 @@ class Observer:
         if not metrics.keys() <= self._metrics.keys() and self._announcement_count < MAX_ANNOUNCEMENTS:
             self._announce(metrics, step)
         self._tick, self._step = self._tick + 1, step
-        arguments = (self._incarnation, self._next_n(), self._tick, step, 0.0, dict(metrics))
-        self._link.send(partial(build_observation, *arguments), droppable=True)
+        self._link.send((self._incarnation, self._next_n(), self._tick, step, 0.0, dict(metrics)))
         self.answer()
 
     def answer(self) -> None:

@@ -31,7 +31,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_bench.committee import MembersOnAThread
 from oven_core.bus.connection import Bus
-from oven_core.protocol.messages import RunStarted
+from oven_core.protocol.messages import Observation, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated_reward import FORMAT_COST, KNOB, CalibratedReward, parse_oracle_output
@@ -196,10 +196,10 @@ class Watch(Remembering):
 
     endpoint: Outage
 
-    def send(self, make: Any, *, droppable: bool = False) -> None:
-        super().send(make, droppable=droppable)
-        if droppable:
-            self.endpoint.down = self.observed()[-1].step in self.AWAY
+    def send(self, make: Any) -> None:
+        super().send(make)
+        if isinstance(self.sent[-1], Observation):
+            self.endpoint.down = self.sent[-1].step in self.AWAY
 
 
 STEPS = 28

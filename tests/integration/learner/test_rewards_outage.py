@@ -20,7 +20,7 @@ from oven_bench import committee as bench
 from oven_core.bus.connection import Bus
 from oven_core.protocol import names
 from oven_core.protocol.committee_requests import ScoreReply, ScoreRequest
-from oven_core.protocol.messages import RunStarted
+from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.security.credentials import Credentials
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
@@ -64,11 +64,12 @@ class Outage(Remembering):
 
     judge: Judge
 
-    def send(self, make: Any, *, droppable: bool = False) -> None:
-        super().send(make, droppable=droppable)
-        if droppable and self.observed()[-1].step == 3:
+    def send(self, make: Any) -> None:
+        super().send(make)
+        step = self.sent[-1].step if isinstance(self.sent[-1], Observation) else None
+        if step == 3:
             self.judge.now(self.judge.leave)
-        if droppable and self.observed()[-1].step == 5:
+        if step == 5:
             self.judge.now(self.judge.listen)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from functools import partial
 from typing import Any
 
 import pytest
@@ -355,7 +354,7 @@ def test_a_bad_metric_alone_is_dropped_and_named_once(caplog: pytest.LogCaptureF
         client.observe(2, bad)
         client.close(metrics=bad)
     assert [seen.metrics for seen in link.observed()] == [{"loss": 1.0, "flag": 1.0}] * 2
-    observation = unpack_observation(pack_observation(1, 0, partial(build_observation, 1, 1, 1, 1, 0.5, bad)))
-    assert observation().metrics == {"loss": 1.0, "flag": 1.0}
+    observation = unpack_observation(pack_observation(1, 0, (1, 1, 1, 1, 0.5, bad)))
+    assert build_observation(*observation).metrics == {"loss": 1.0, "flag": 1.0}
     warned = [record.getMessage().split(" is not published")[0] for record in caplog.records]
     assert warned == ["the metric 'nothing'", "the metric 'huge'", "the metric 7"]

@@ -236,8 +236,8 @@ def test_unscored_steps_train_nothing_and_hold_the_run() -> None:
     before = copy.deepcopy(job.policy.state_dict())
 
     class Watched(FakeLink):
-        def send(self, make: Any, *, droppable: bool = False) -> None:
-            super().send(make, droppable=droppable)
+        def send(self, make: Any) -> None:
+            super().send(make)
             message: Any = self.sent[-1]
             if getattr(message, "actuator", "") == "run.hold":
                 assert job.client is not None

@@ -18,7 +18,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.committee_requests import ScoreRequest
-from oven_core.protocol.messages import RunEnded, RunStarted, Value
+from oven_core.protocol.messages import Observation, RunEnded, RunStarted, Value
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
@@ -85,9 +85,9 @@ class Remembering(FakeLink):
         self.trainer: Any = None
         self.states: list[list[torch.Tensor]] = []
 
-    def send(self, make: Any, *, droppable: bool = False) -> None:
-        super().send(make, droppable=droppable)
-        if droppable:
+    def send(self, make: Any) -> None:
+        super().send(make)
+        if isinstance(self.sent[-1], Observation):
             self.states.append(state(self.trainer))
 
 

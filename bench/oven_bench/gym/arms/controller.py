@@ -20,7 +20,7 @@ from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest
 from oven_core.protocol.messages import Decision, Observation, Outcome, RunStarted
 from oven_core.protocol.rules import Autonomy, Rules
 from oven_kg.service.endpoints import load_prior_service
-from oven_learner.link.link_interface import MessageFactory
+from oven_learner.link.link_interface import UnbuiltMessage, build_message
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import SampleConverter
 from oven_learner.testing import FakeLink
@@ -105,8 +105,8 @@ class LoopLink(FakeLink):
         decided_ids = frozenset(message.id for message in messages if isinstance(message, Decision))
         return ResumeState(started.incarnation, tick, len(messages), decided_ids=decided_ids, training=started.training)
 
-    def send(self, factory: MessageFactory, *, droppable: bool = False) -> None:
-        message = factory()
+    def send(self, unbuilt: UnbuiltMessage) -> None:
+        message = build_message(unbuilt)
         if isinstance(message, RunStarted):
             message = message.model_copy(update={"rules": self._rules(message.rules)})
         self.incoming.extend(self._loop.send(message))

@@ -18,7 +18,7 @@ from oven_bench.gym.episode import Outcome, play
 from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.runner import Ground
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
-from oven_core.protocol.messages import LearnerMessage, RunStarted, Value
+from oven_core.protocol.messages import LearnerMessage, Observation, RunStarted, Value
 from oven_learner.link.link_interface import Link, UnbuiltMessage, build_message
 from oven_learner.testing import FakeLink
 
@@ -185,7 +185,7 @@ def test_an_arm_that_stops_or_holds_ends_the_episode_and_is_scored_by_what_stand
 
 class Raising(Listener):
     def send(self, unbuilt: UnbuiltMessage) -> None:
-        if isinstance(unbuilt, tuple):
+        if isinstance(build_message(unbuilt), Observation):
             raise RuntimeError("the arm is broken")
 
 

@@ -213,12 +213,7 @@ class OvenClient:
         of sending 0. NaN is sent as NaN. The call only appends to a queue, and another thread sends the message."""
         if self._averaged_metrics:
             metrics = self._ranks.mean(metrics, self._averaged_metrics)
-        # The same as `advance`, without a call.
-        if self._adopted.pending or self.actuators.proofs:
-            self._adopted.report_outcomes()
-        self.tick = tick = self.tick + 1
-        self.step = step
-        self._messages.observe(tick, step, {**metrics})
+        self._messages.observe(self.advance(step), step, {**metrics})
 
     def advance(self, step: int) -> int:
         """Start the tick of a step, and return the tick. The caller passes it to `publish` later, in order of ticks."""

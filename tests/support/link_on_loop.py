@@ -52,6 +52,8 @@ class LinkOnLoop:
     def send(self, unbuilt: UnbuiltMessage) -> None:
         self._new.append(unbuilt)
 
+    observe = send
+
     def show(self, convert: SampleConverter) -> None:
         pass
 

@@ -22,7 +22,7 @@ from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.protocol.rules import Rules
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.oven_client import OvenClient
-from oven_learner.link.link_interface import Link, UnbuiltMessage, build_message
+from oven_learner.link.link_interface import Link, ObservationFields, UnbuiltMessage, build_message
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import SampleConverter
 from oven_learner.rollback.memory_snapshots import Snapshots
@@ -136,6 +136,9 @@ class InterventionCounter:
         except Exception as error:
             self.failure = self.failure or error
             raise
+
+    def observe(self, fields: ObservationFields) -> None:
+        self.send(fields)
 
     def show(self, convert: SampleConverter) -> None:
         self._link.show(convert)

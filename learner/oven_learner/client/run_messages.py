@@ -29,7 +29,7 @@ class RunMessages:
         self.discarded_steps = 0
         """Number of steps that rollbacks threw away, if the loop counts them."""
         self.max_steps = max_steps
-        self._link, self._seconds = link, seconds
+        self._send, self._observe, self._seconds = link.send, link.observe, seconds
 
     def start(self, incarnation: int) -> None:
         """Start the run's clock, and number the messages of this process."""
@@ -48,14 +48,14 @@ class RunMessages:
             progress = max(progress, (time.monotonic() - self.started_at) / self._seconds)
         progress = 0.0 if progress < 0.0 else 1.0 if progress > 1.0 else progress
         try:
-            self._link.send((self.incarnation, self.n, tick, step, progress, metrics))
+            self._observe((self.incarnation, self.n, tick, step, progress, metrics))
         except Exception:
             log.exception("cannot send a message; training continues")
 
     def send(self, factory: MessageFactory) -> None:
         """Queue a message with a number from `next_n`."""
         try:
-            self._link.send(factory)
+            self._send(factory)
         except Exception:
             log.exception("cannot send a message; training continues")
 

@@ -41,6 +41,9 @@ class Link(Protocol):
         """Queue the learner's next message, to be built and sent later, in order. The n-th call sends message n.
         RunEnded contains the number of dropped observations. Never blocks and never raises."""
 
+    def observe(self, fields: ObservationFields) -> None:
+        """Queue an observation, like `send`. Unless `receive` is called soon, it waits for up to 50 ms."""
+
     def show(self, convert: SampleConverter) -> None:
         """Queue a sample of completions, to be built and published elsewhere. The sample is not part of the log and may
         be dropped. Never blocks and never raises."""
@@ -63,6 +66,9 @@ class SilentLink:
     def begin(self) -> None: ...
 
     def send(self, unbuilt: UnbuiltMessage) -> None: ...
+
+    def observe(self, fields: ObservationFields) -> None:
+        self.send(fields)
 
     def show(self, convert: SampleConverter) -> None: ...
 

@@ -15,7 +15,7 @@ from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
 from oven_core.telemetry import tracing
 from oven_learner.link.bus_session import BusSession
-from oven_learner.link.link_interface import UnbuiltMessage, build_message
+from oven_learner.link.link_interface import UnbuiltMessage, build_observation
 from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter
 from oven_learner.link.outbox import MAX_WAITING_BYTES, OutageLog
@@ -86,6 +86,9 @@ class LinkOnLoop:
     async def _collect(self) -> None:
         while True:
             while self._new:
-                message = self._new.popleft()
-                self.writer.put(partial(build_message, message), droppable=isinstance(message, tuple))
+                unbuilt = self._new.popleft()
+                if isinstance(unbuilt, tuple):
+                    self.writer.put(partial(build_observation, *unbuilt), droppable=True)
+                else:
+                    self.writer.put(unbuilt)
             await asyncio.sleep(0 if self.writer.collect() else POLL_S)

@@ -82,6 +82,7 @@ class SilentLink:
 def build_observation(
     incarnation: int, n: int, tick: int, step: int, progress: float, metrics: Mapping[str, float]
 ) -> Observation:
+    """Build an observation, without the metrics that are not numbers."""
     return Observation(
         incarnation=incarnation, n=n, tick=tick, step=step, progress=progress, metrics=to_floats(metrics)
     )

@@ -152,8 +152,8 @@ class SharedNumbers:
     """Two numbers in memory shared by the training's process and the worker, which are 0 at first. Reading one is a
     hundred times faster than reading a pipe.
 
-    `cells[EVENTS]` counts the events that the worker has sent. `cells[HAS_SENT]` is 1 if the training thread has sent a
-    message since the worker last looked. Using `cells` directly is faster than a method.
+    `cells[EVENTS]` counts the events that the worker has sent. `cells[HAS_SENT]` is 1 if the training thread has rung
+    the bell since the worker last looked. Using `cells` directly is faster than a method.
     """
 
     EVENTS, HAS_SENT = 0, 16  # in two cache lines, because each number has its own writer

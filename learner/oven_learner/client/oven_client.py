@@ -58,7 +58,7 @@ EndReason = Literal["completed", "stopped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """What only `start` needs."""
+    """Settings that only `start` uses."""
 
     training: str
     rules: Rules
